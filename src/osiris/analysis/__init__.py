@@ -1,0 +1,1 @@
+"""One file per analysis of the paper, each a pure function on arrays."""

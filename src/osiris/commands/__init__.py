@@ -1,0 +1,1 @@
+"""One module per command: a dataclass `Args` and `run(args) -> exit code`; heavy imports inside `run`."""

@@ -1,0 +1,1 @@
+"""Images, benchmarks and streams. Knows nothing of methods."""

@@ -1,0 +1,28 @@
+"""What to train on, as plain data (no torch here: `--help` must be fast)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """The data and its order."""
+
+    benchmark: str = "tinyworld"
+    """Name of a benchmark (see `osiris list benchmarks`), `split-DATASET-N`, or `folder:PATH`."""
+    data_dir: Path | None = None
+    """Local copy of the hub's files; the default is the variable OSIRIS_DATA, then the hub."""
+    class_order: str | None = None
+    """`seed:N` for a random class order, or a JSON file with a list of class names; default: the benchmark's own."""
+    shuffle_tasks: int | None = None
+    """Shuffle the order of the tasks with this seed."""
+    train_per_class: int | None = None
+    """Training images per class that the learner sees (default: all)."""
+    bank_per_class: int | None = None
+    """Training images per class in the KNN bank (default: all)."""
+    test_per_class: int | None = None
+    """Test images per class (default: all)."""
+    image_size: int | None = None
+    """Side of the square images in pixels (default: the data's own)."""

@@ -1,0 +1,1 @@
+"""Features, KNN, metrics, probe, statistics."""

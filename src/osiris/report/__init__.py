@@ -1,0 +1,1 @@
+"""Tables, figures and the HTML page, made from run directories alone."""

@@ -1,0 +1,1 @@
+"""Config, loop, checkpoints, several processes."""
