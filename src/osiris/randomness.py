@@ -10,6 +10,8 @@ Purposes in use: init, order, augment.x, augment.y, memory.read, memory.write, m
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -23,3 +25,11 @@ def derive_seed(seed: int, purpose: str, *indices: int) -> int:
 def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
     """A fresh CPU generator for this key. Draw on the CPU, move the few numbers to the device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *indices))
+
+
+@contextmanager
+def scoped(seed: int, purpose: str, *indices: int) -> Iterator[None]:
+    """Seed the global CPU generator for code that insists on it (layer initialisation), and put it back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, purpose, *indices))
+        yield

@@ -1,0 +1,90 @@
+"""The memory M: a reservoir over presentations (Vitter 1985), uniform storing and uniform retrieval (Sec. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class Memory(nn.Module):
+    """Raw uint8 images with their source id, task and insertion step, and the fields that terms declare (der).
+
+    The n-th offer (from 0) takes the next free slot; once the memory is full it draws r in {0..n} and replaces slot r
+    if r is one. All decisions come from the caller's keyed generator on the CPU, so every process makes the same ones.
+    """
+
+    images: Tensor
+    source: Tensor
+    task: Tensor
+    step: Tensor
+
+    def __init__(self, size: int, shape: tuple[int, int, int], fields: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self.size, self.offers = size, 0
+        self.register_buffer("images", torch.zeros(size, *shape, dtype=torch.uint8))
+        for name in ("source", "task", "step"):
+            self.register_buffer(name, torch.full((size,), -1, dtype=torch.int64))
+        self.fields = tuple(fields or {})
+        for name, width in (fields or {}).items():
+            self.register_buffer(f"field_{name}", torch.zeros(size, width))
+
+    @property
+    def filled(self) -> int:
+        return min(self.offers, self.size)
+
+    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(rows, slots): which of the next `count` offers enter, and where. The last offer for a slot wins."""
+        number = self.offers + torch.arange(count)
+        drawn = (torch.rand(count, generator=generator, dtype=torch.float64) * (number + 1)).long()
+        slot = torch.where(number < self.size, number, drawn)
+        rows = (slot < self.size).nonzero().squeeze(1)
+        slots = slot[rows]
+        # Among rows that hit one slot, the last: walk backwards and keep the first sight of each slot.
+        reversed_slots = slots.flip(0)
+        unique, inverse = torch.unique(reversed_slots, return_inverse=True)
+        order = torch.arange(len(reversed_slots) - 1, -1, -1)
+        first = torch.full((len(unique),), -1).scatter_(0, inverse.flip(0), order)
+        keep = len(slots) - 1 - first
+        return rows[keep], slots[keep]
+
+    @torch.no_grad()
+    def write(
+        self,
+        slots: Tensor,
+        images: Tensor,
+        source: Tensor,
+        task: int,
+        step: int,
+        fields: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Put images (uint8) and what belongs to them into the planned slots."""
+        slots = slots.to(self.images.device)
+        self.images[slots] = images.to(self.images.device)
+        self.source[slots] = source.to(self.source.device)
+        self.task[slots] = task
+        self.step[slots] = step
+        for name in self.fields:
+            value = (fields or {})[name]
+            self.get_buffer(f"field_{name}")[slots] = value.to(self.images.device, torch.float32)
+
+    def advance(self, count: int) -> None:
+        """Count `count` presentations, after their plan was carried out."""
+        self.offers += count
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Slots of a batch Y, uniform, without replacement."""
+        return torch.randperm(self.filled, generator=generator)[:count]
+
+    def read(self, slots: Tensor) -> Tensor:
+        return self.images[slots.to(self.images.device)]
+
+    def field(self, name: str, slots: Tensor) -> Tensor:
+        return self.get_buffer(f"field_{name}")[slots.to(self.images.device)]
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.offers, dtype=torch.int64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.offers = int(state)

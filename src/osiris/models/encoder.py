@@ -1,0 +1,102 @@
+"""The encoder f: ResNet-18 with a small stem, and smaller members of its family.
+
+Parameter names are those of timm's and torchvision's resnet18 (conv1, bn1, layer1.0.conv1, ..., downsample.1).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from osiris.errors import UserError
+from osiris.models.config import EncoderConfig
+from osiris.models.normalisation import BatchNorm, group_norm
+
+
+def _norm(config: EncoderConfig, channels: int) -> nn.Module:
+    return BatchNorm(channels) if config.norm == "bn" else group_norm(channels)
+
+
+def _activation(config: EncoderConfig) -> nn.Module:
+    """Mish follows GroupNorm, to avoid dying units (Appendix B); ReLU follows BatchNorm."""
+    return nn.ReLU(inplace=True) if config.norm == "bn" else nn.Mish(inplace=True)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a residual."""
+
+    def __init__(self, config: EncoderConfig, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = _norm(config, outputs)
+        self.act1 = _activation(config)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = _norm(config, outputs)
+        self.act2 = _activation(config)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(config, outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        shortcut = images if self.downsample is None else self.downsample(images)
+        hidden = self.act1(self.bn1(self.conv1(images)))
+        return self.act2(self.bn2(self.conv2(hidden)) + shortcut)
+
+
+class Encoder(nn.Module):
+    """Images [B, 3, H, W] to features [B, 8 * width]."""
+
+    def __init__(self, config: EncoderConfig, zero_init_last: bool = True) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        if config.stem == "large":
+            self.conv1: nn.Module = nn.Conv2d(3, config.width, 7, 2, 3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
+        else:
+            self.conv1 = nn.Conv2d(3, config.width, 3, config.stem_stride, 1, bias=False)
+            self.maxpool = nn.Identity()
+        self.bn1 = _norm(config, config.width)
+        self.act1 = _activation(config)
+        channels = config.width
+        for stage, blocks in enumerate(config.blocks):
+            outputs = config.width * 2**stage
+            layers = []
+            for block in range(blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(Block(config, channels, outputs, stride))
+                channels = outputs
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
+        self._initialise(zero_init_last)
+
+    @property
+    def features(self) -> int:
+        return self.config.features
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
+        for stage in range(4):
+            hidden = self.get_submodule(f"layer{stage + 1}")(hidden)
+        return hidden.mean((2, 3))
+
+    def _initialise(self, zero_init_last: bool) -> None:
+        """Kaiming fan-out; the last norm of each block starts at zero, except in random baselines."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if zero_init_last:
+            for module in self.modules():
+                if isinstance(module, Block):
+                    nn.init.zeros_(module.bn2.get_parameter("weight"))
+
+
+def _check(config: EncoderConfig) -> None:
+    if config.width < 4 or config.width > 1024:
+        raise UserError(f"--width {config.width} makes no encoder; use a number from 4 to 1024 (ResNet-18 has 64).")
+    if len(config.blocks) != 4 or min(config.blocks) < 1:
+        raise UserError(f"--blocks needs four positive numbers, one per stage, such as 2 2 2 2; got {config.blocks}.")
+    if config.stem_stride not in (1, 2):
+        raise UserError(f"--stem-stride is 1 or 2, not {config.stem_stride}.")
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,37 @@
+"""The projectors: g of the current-task space, h of the second space, and the predictors that distillation uses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+
+def projector(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Linear - ReLU - Linear without bias: the shape of g and of h."""
+    return nn.Sequential(
+        OrderedDict(
+            fc1=nn.Linear(inputs, hidden),
+            act=nn.ReLU(inplace=True),
+            fc2=nn.Linear(hidden, outputs, bias=False),
+        )
+    )
+
+
+def predictor(size: int, hidden: int, batch_norm: bool = False) -> nn.Sequential:
+    """CaSSLe's h on top of g: Linear - [BatchNorm] - ReLU - Linear, back into the space of g."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(fc1=nn.Linear(size, hidden))
+    if batch_norm:
+        layers["norm"] = nn.BatchNorm1d(hidden)
+    layers["act"] = nn.ReLU(inplace=True)
+    layers["fc2"] = nn.Linear(hidden, size)
+    return nn.Sequential(layers)
+
+
+def adapter(size: int) -> nn.Sequential:
+    """POCON's four-layer projector between encoder outputs: size - 2 size - size - 2 size - size (512, 1024, ...)."""
+    widths = [size, 2 * size, size, 2 * size, size]
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers[:-1])
