@@ -1,0 +1,229 @@
+"""The forty kinds of objects, ten tasks of four. A class is a structure, never a colour.
+
+Neighbouring tasks ask for different features: corners of the outline, inner texture, number of holes, strokes,
+topology, radial symmetry, roofs, petals, curvature, patterned wings. Textures, rings, counts and radial symmetries
+come back in other environments on other bodies, so that the classes of different tasks are easily confused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from osiris.data.tinyworld import shapes as s
+from osiris.data.tinyworld.shapes import Field
+
+Draw = Callable[[Field, Field, Field], tuple[Field, Field | None]]
+"""(u, v, variation in [0, 1] as [n, 1, 1]) to (distance of the body, distance of what is painted on it)."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One class: its name, how it is drawn and how far it may turn (radians, to either side)."""
+
+    name: str
+    draw: Draw
+    turn: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Four kinds that differ in one respect."""
+
+    name: str
+    environment: str
+    kinds: tuple[Kind, ...]
+
+
+def block(outline: Callable[[Field, Field], Field]) -> Draw:
+    """A plain toy block: only the outline tells."""
+    return lambda u, v, variation: (outline(u, v), None)
+
+
+def cushion(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
+    """Always the same rounded square: only the pattern tells."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+        body = s.box(u, v, 0.84, 0.84, 0.25)
+        return body, s.common(pattern(u, v, 0.9 + 0.25 * variation), body + 0.14)
+
+    return draw
+
+
+def button(count: int) -> Draw:
+    """A disc with holes, as many as the name says, evenly round the centre."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+        if count == 1:
+            return s.circle(u, v, 0.92), s.circle(u, v, 0.2 + 0.06 * variation)
+        along, across = s.fold(u, v, count)
+        return s.circle(u, v, 0.92), s.circle(along - 0.42, across, 0.18 + 0.04 * variation)
+
+    return draw
+
+
+LETTERS = {
+    "T": ((-0.62, -0.7, 0.62, -0.7), (0, -0.7, 0, 0.75)),
+    "H": ((-0.55, -0.75, -0.55, 0.75), (0.55, -0.75, 0.55, 0.75), (-0.55, 0, 0.55, 0)),
+    "X": ((-0.62, -0.72, 0.62, 0.72), (0.62, -0.72, -0.62, 0.72)),
+    "E": ((-0.5, -0.75, -0.5, 0.75), (-0.5, -0.75, 0.5, -0.75), (-0.5, 0, 0.4, 0), (-0.5, 0.75, 0.5, 0.75)),
+}
+
+
+def letter(name: str) -> Draw:
+    return lambda u, v, variation: (s.strokes(u, v, LETTERS[name], 0.17) - 0.05 * variation, None)
+
+
+def sign(name: str) -> Draw:
+    """Road signs of bands: the way the bands hang together tells."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, None]:
+        width = 0.13 + 0.03 * variation
+        outer = s.ring(s.circle(u, v, 0.8), width)
+        if name == "double ring":
+            return s.union(outer, s.ring(s.circle(u, v, 0.28), width - 0.03)), None
+        if name == "broken ring":
+            return s.without(outer, s.common(np.abs(u) - 0.36, v)), None
+        if name == "barred ring":
+            return s.union(outer, s.segment(u, v, (-0.55, 0.55), (0.55, -0.55), 0.13)), None
+        return outer, None
+
+    return draw
+
+
+def wheel(spokes: int) -> Draw:
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, None]:
+        along, across = s.fold(u, v, spokes)
+        spoke = s.common(across - (0.1 + 0.02 * variation), np.abs(along - 0.42) - 0.42)
+        return s.union(s.ring(s.circle(u, v, 0.82), 0.11), spoke, s.circle(u, v, 0.2)), None
+
+    return draw
+
+
+def gear(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+    along, across = s.fold(u, v, 8)
+    tooth = s.common(across - 0.15, along - 0.95, -along)
+    return s.union(s.circle(u, v, 0.7), tooth), s.circle(u, v, 0.24 + 0.08 * variation)
+
+
+def tower(roof: str) -> Draw:
+    """The same walls and windows under four roofs."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+        walls = s.box(u, v - 0.42, 0.62, 0.52)
+        if roof == "gabled":
+            top = s.common((np.abs(u) * 0.95 - v - 0.95) * 0.725, v + 0.1)
+        elif roof == "domed":
+            top = s.common(s.circle(u, v + 0.1, 0.62), v + 0.05)
+        elif roof == "stepped":
+            top = s.union(s.box(u, v + 0.3, 0.42, 0.25), s.box(u, v + 0.6, 0.2, 0.34))
+        else:
+            top = s.common(s.union(s.box(u, v + 0.3, 0.62, 0.3), v + 0.1), s.box(u, v, 0.62, 0.9))
+            top = s.without(top, s.common(s.stripes(u - 0.31, 0.62, 0.5), v + 0.2))
+        windows = s.box(np.abs(u) - 0.28, v - 0.35 - 0.1 * variation, 0.12, 0.2)
+        return s.union(walls, top), windows
+
+    return draw
+
+
+def blossom(petals: int, pointed: bool) -> Draw:
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+        if pointed:
+            body = s.star(u, v, petals, 1.0, 0.42 if petals == 5 else 0.58)
+        else:
+            along, across = s.fold(u, v, petals)
+            radius = 0.34 if petals == 5 else 0.235
+            body = s.union(s.circle(along - (0.93 - radius), across, radius), s.circle(u, v, 0.93 - radius))
+        return body, s.circle(u, v, 0.18 + 0.08 * variation)
+
+    return draw
+
+
+def leaf(name: str) -> Draw:
+    """Leaves by their curvature: one bow, an inner bow, two bows with a notch, three lobes."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field | None]:
+        if name == "crescent":
+            return s.without(s.circle(u, v, 0.88), s.circle(u - 0.42, v, 0.62 + 0.08 * variation)), None
+        if name == "oval":
+            body = s.common(s.circle(u - 0.5, v, 0.98), s.circle(u + 0.5, v, 0.98))
+        elif name == "heart":
+            side = np.abs(u)
+            tip = s.common((side + v - 0.79) * 0.707, (side - v - 0.79) * 0.707)
+            body = s.union(s.circle(side - 0.4, v + 0.33, 0.46), s.common(tip, -v - 0.4))
+        else:
+            along, across = s.fold(u, v, 3)
+            body = s.union(s.circle(along - 0.48, across, 0.44), s.segment(u, v, (0, 0), (0, 0.95), 0.08))
+        vein = s.box(u, v - 0.1, 0.05 + 0.02 * variation, 0.7)
+        return body, s.common(vein, body + 0.1)
+
+    return draw
+
+
+def beetle(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
+    """Always the same body with head and legs: only the pattern of the wings tells."""
+
+    def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
+        wings = s.ellipse(u, v - 0.12, 0.62, 0.76)
+        head = s.circle(u, v + 0.68, 0.26)
+        side = np.abs(u)
+        legs = s.strokes(side, v, ((0.4, -0.3, 0.9, -0.5), (0.5, 0.12, 0.95, 0.12), (0.4, 0.5, 0.85, 0.8)), 0.06)
+        return s.union(wings, head, legs), s.common(pattern(u, v, 0.9 + 0.25 * variation), wings + 0.1)
+
+    return draw
+
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        "blocks",
+        "indoor",
+        (
+            Kind("triangle block", block(lambda u, v: s.polygon(u, v - 0.15, 3, 1.05)), 0.5),
+            Kind("square block", block(lambda u, v: s.box(u, v, 0.72, 0.72)), 0.5),
+            Kind("pentagon block", block(lambda u, v: s.polygon(u, v, 5, 0.95)), 0.5),
+            Kind("disc block", block(lambda u, v: s.circle(u, v, 0.84)), 0.5),
+        ),
+    ),
+    Task(
+        "cushions",
+        "indoor",
+        (
+            Kind("striped cushion", cushion(lambda u, v, k: s.stripes(u, 0.52 * k)), 0.5),
+            Kind("dotted cushion", cushion(lambda u, v, k: s.dots(u, v, 0.52 * k, 0.17)), 0.5),
+            Kind("checked cushion", cushion(lambda u, v, k: s.checks(u, v, 0.9 * k)), 0.5),
+            Kind("ringed cushion", cushion(lambda u, v, k: s.stripes(s.circle(u, v, 0.0), 0.46 * k)), 0.5),
+        ),
+    ),
+    Task("buttons", "indoor", tuple(Kind(f"button with {n}", button(n), 1.5) for n in (1, 2, 3, 4))),
+    Task("letters", "indoor", tuple(Kind(f"letter {name}", letter(name), 0.35) for name in LETTERS)),
+    Task("signs", "city", tuple(Kind(n, sign(n), 0.6) for n in ("ring", "double ring", "broken ring", "barred ring"))),
+    Task(
+        "wheels",
+        "city",
+        (*(Kind(f"wheel with {n} spokes", wheel(n), 1.5) for n in (3, 4, 8)), Kind("gear", gear, 1.5)),
+    ),
+    Task("towers", "city", tuple(Kind(f"{n} tower", tower(n), 0.2) for n in ("gabled", "domed", "stepped", "notched"))),
+    Task(
+        "blossoms",
+        "wild",
+        tuple(
+            Kind(f"{n} {'pointed' if pointed else 'round'} petals", blossom(n, pointed), 1.5)
+            for pointed in (False, True)
+            for n in (5, 8)
+        ),
+    ),
+    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), 0.6) for n in ("oval", "crescent", "heart", "clover"))),
+    Task(
+        "beetles",
+        "wild",
+        (
+            Kind("lined beetle", beetle(lambda u, v, k: s.stripes(u, 0.42 * k)), 0.6),
+            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.5 * k, 0.16)), 0.6),
+            Kind("banded beetle", beetle(lambda u, v, k: s.stripes(v - 0.12, 0.46 * k)), 0.6),
+            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), 0.6),
+        ),
+    ),
+)
+"""In the order of the stream: four tasks indoors, three in the city, three in the wild."""
