@@ -107,6 +107,8 @@ class Benchmark:
     """Identifies the images and their split; part of the protocol fingerprint."""
     notices: tuple[str, ...] = ()
     """What the user should know, such as `only 50 of 500 images per class are present`."""
+    task_names: tuple[str, ...] = ()
+    """The episodes' names (folders, dates, places); empty where tasks are made of classes."""
 
     @property
     def task_count(self) -> int:

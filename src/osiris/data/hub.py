@@ -1,0 +1,141 @@
+"""CIFAR-100 and Tiny-ImageNet: from the hub, or from a local copy of the hub's parquet files, into the cache.
+
+`datasets` is slow to import, so it is touched only when there is something to decode; a warm start opens the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from osiris.console import notice
+from osiris.data import cache
+from osiris.data.assemble import Source
+from osiris.data.config import BenchmarkConfig
+from osiris.data.ingest import (
+    Row,
+    Tally,
+    content_checksum,
+    entry_part,
+    refuse_skipped,
+    skipped_notice,
+    write_part,
+    write_skipped,
+)
+from osiris.data.known import KnownDataset, class_ids, class_names
+from osiris.data.local import LocalCopy, find_local_copy
+from osiris.errors import UserError
+
+
+def load_known(known: KnownDataset, config: BenchmarkConfig) -> Source:
+    """The data set from the cache, which is filled first if need be."""
+    entry = open_known(known, config)
+    refuse_skipped(entry, config.strict)
+    train, test = entry_part(entry, "train"), entry_part(entry, "test")
+    assert train is not None and test is not None
+    notices = [*completeness_notices(known, entry), *skipped_notice(entry)]
+    if entry.manifest["resized"] and config.image_size in (None, known.size):
+        notices.append(f"{entry.manifest['resized']} image(s) were not {known.size}x{known.size} and were resized.")
+    return Source(
+        name=known.name,
+        train=train,
+        test=test,
+        class_names=class_names(known),
+        class_aliases=class_ids(known),
+        mean=known.mean,
+        std=known.std,
+        checksum=content_checksum(entry),
+        notices=tuple(notices),
+    )
+
+
+def open_known(known: KnownDataset, config: BenchmarkConfig) -> cache.Entry:
+    copy = find_local_copy(known, config.data_dir)
+    size = known.size if config.image_size is None else config.image_size
+    fingerprint = ["hub", known.repository] if copy is None else copy.fingerprint()
+    key = cache.entry_key(known.name, *fingerprint, str(size))
+    return cache.open_or_build(key, known.name, lambda directory: _build(known, copy, directory, size, config.strict))
+
+
+def completeness_notices(known: KnownDataset, entry: cache.Entry) -> list[str]:
+    """Say what is missing of the published data set, and whether complete pixels are the expected ones."""
+    short: list[str] = []
+    for part, published in (("train", known.train_per_class), ("test", known.test_per_class)):
+        counts = entry.manifest["class_counts"][part]
+        numbers = [counts.get(str(label), 0) for label in range(known.class_count)]
+        if min(numbers) == 0:
+            missing = [class_names(known)[label] for label, number in enumerate(numbers) if number == 0]
+            raise UserError(f"this copy of {known.name} has no {part} images of {', '.join(missing[:6])}.")
+        if set(numbers) != {published}:
+            have = str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"
+            short.append(f"{have} of {published} {part} images per class")
+    if short:
+        return [f"this copy of {known.name} is partial: {' and '.join(short)}. Results are not those of the whole."]
+    if known.content and entry.manifest["size"] == known.size and content_checksum(entry) != known.content:
+        return [f"the pixels of this {known.name} differ from those of the published copy: do not compare results."]
+    return []
+
+
+def _build(known: KnownDataset, copy: LocalCopy | None, directory: Path, size: int, strict: bool) -> dict[str, Any]:
+    parts = _open_datasets(known, copy)
+    tally = Tally()
+    for part, split in (("train", known.train_split), ("test", known.test_split)):
+        if split not in parts:
+            raise UserError(f"{known.name} should have a split {split!r} and has only {', '.join(parts)}.")
+        per_class = known.train_per_class if part == "train" else known.test_per_class
+        total = known.class_count * per_class
+        write_part(directory, part, _rows(known, parts[split], split), total, size, strict, tally)
+    write_skipped(directory, tally)
+    source = known.repository if copy is None else str(copy.root)
+    return {"dataset": known.name, "source": source, "size": size, **tally.manifest()}
+
+
+def _open_datasets(known: KnownDataset, copy: LocalCopy | None) -> Any:
+    """Split name -> `datasets` data set. Local files are streamed, which avoids a second copy of them on disk."""
+    import datasets
+
+    if copy is not None:
+        files = {split: [str(path) for path in paths] for split, paths in copy.files.items()}
+        return datasets.load_dataset("parquet", data_files=files, streaming=True)
+    notice(f"fetching {known.repository} from the Hugging Face hub")
+    try:
+        return datasets.load_dataset(known.repository)
+    except OSError as error:  # of which connection errors, offline mode and a missing repository are kinds
+        raise UserError(no_network(known, error)) from error
+
+
+def no_network(known: KnownDataset, error: Exception) -> str:
+    return (
+        f"could not fetch {known.repository} from the hub ({type(error).__name__}). Without a network, get the data by "
+        f"hand: on a connected machine run `hf download {known.repository} --repo-type dataset --local-dir "
+        f"{known.name}` (or download the parquet files of https://huggingface.co/datasets/{known.repository}), copy "
+        f"the folder here and pass it with --data-dir, or set OSIRIS_DATA to its parent."
+    )
+
+
+def _rows(known: KnownDataset, dataset: Any, split: str) -> Iterator[Row]:
+    import datasets
+    import pyarrow
+
+    columns = list(dataset.features or {})
+    for column in (known.image_column, known.label_column):
+        if column not in columns:
+            raise UserError(f"{known.name} should have a column {column!r} and has only {', '.join(columns)}.")
+    names = getattr(dataset.features[known.label_column], "names", None)
+    if names is not None and tuple(names) != class_ids(known):
+        raise UserError(f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}, ...")
+    chosen = dataset.select_columns([known.image_column, known.label_column])
+    chosen = chosen.cast_column(known.image_column, datasets.Image(decode=False))
+    number = 0
+    try:
+        for batch in chosen.iter(batch_size=256):
+            for image, label in zip(batch[known.image_column], batch[known.label_column]):
+                if not isinstance(label, int) or not 0 <= label < known.class_count:
+                    raise UserError(f"row {number} of {split} has the label {label!r}: not one of {known.name}.")
+                yield Row(image["bytes"] or b"", f"{split} row {number}", label)
+                number += 1
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(
+            f"{known.name}, {split}: cannot read past row {number} ({error}). Fetch the files again."
+        ) from error

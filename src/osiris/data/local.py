@@ -1,0 +1,109 @@
+"""A local copy of the hub's parquet files: where it is, and whether it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from osiris.data.known import KnownDataset
+from osiris.errors import UserError
+
+SHARD = re.compile(r"^(?P<split>[a-z]+)-(?P<index>\d{5})-of-(?P<total>\d{5})(-[0-9a-f]+)?\.parquet$")
+MAGIC = b"PAR1"
+TAIL = 1 << 16
+
+
+@dataclass(frozen=True)
+class LocalCopy:
+    """The shards of the training and test split, complete."""
+
+    root: Path
+    files: dict[str, tuple[Path, ...]]
+    """Split of the hub's data set -> its shards in order."""
+
+    def fingerprint(self) -> list[str]:
+        """Of names, sizes and the parquet footers (which hold offsets and statistics): quick, and equal for a copy."""
+        parts: list[str] = []
+        for split in sorted(self.files):
+            for path in self.files[split]:
+                size = path.stat().st_size
+                with path.open("rb") as file:
+                    file.seek(max(0, size - TAIL))
+                    parts.append(f"{split} {path.name} {size} {hashlib.sha256(file.read()).hexdigest()}")
+        return parts
+
+
+def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | None:
+    """From `--data-dir`, else from OSIRIS_DATA. A directory given by name must hold the data; OSIRIS_DATA may not."""
+    variable = os.environ.get("OSIRIS_DATA")
+    root = data_dir if data_dir is not None else Path(variable) if variable else None
+    if root is None:
+        return None
+    root = root.expanduser()
+    if not root.is_dir():
+        where = "--data-dir" if data_dir is not None else "OSIRIS_DATA"
+        raise UserError(f"{where}: {root} is not a directory. {layout(known)}")
+    for directory in candidates(known, root):
+        files = _shards(known, directory)
+        if files:
+            return _checked(known, directory, files)
+    if data_dir is None:
+        return None  # OSIRIS_DATA holds other data sets: this one comes from the hub
+    found = sorted(path.name for path in root.iterdir())[:8]
+    raise UserError(f"{root} does not hold {known.name}: it has {', '.join(found) or 'no files'}. {layout(known)}")
+
+
+def candidates(known: KnownDataset, root: Path) -> list[Path]:
+    """The data set's folder or its parent, with the hub's own subfolder or without."""
+    below = known.repository.split("/")[1]
+    names = ["", "data", below, known.name, f"{known.name}/data", f"{below}/data", f"{known.name}/{known.name}"]
+    return list(dict.fromkeys(root / name for name in names))
+
+
+def layout(known: KnownDataset) -> str:
+    return (
+        f"Expected {known.train_split}-00000-of-*.parquet and {known.test_split}-00000-of-*.parquet in it or in its "
+        f"subfolder {known.name}/: the parquet files of https://huggingface.co/datasets/{known.repository}."
+    )
+
+
+def _shards(known: KnownDataset, directory: Path) -> dict[str, list[tuple[int, int, Path]]]:
+    shards: dict[str, list[tuple[int, int, Path]]] = {}
+    if not directory.is_dir():
+        return shards
+    for path in sorted(directory.iterdir()):
+        match = SHARD.match(path.name)
+        if match and match["split"] in (known.train_split, known.test_split):
+            shards.setdefault(match["split"], []).append((int(match["index"]), int(match["total"]), path))
+    return shards
+
+
+def _checked(known: KnownDataset, root: Path, shards: dict[str, list[tuple[int, int, Path]]]) -> LocalCopy:
+    files: dict[str, tuple[Path, ...]] = {}
+    for split in (known.train_split, known.test_split):
+        if split not in shards:
+            raise UserError(f"{root} has no {split} files of {known.name}: half a download? {layout(known)}")
+        total = shards[split][0][1]
+        if [index for index, _, _ in shards[split]] != list(range(total)):
+            have = ", ".join(path.name for _, _, path in shards[split])
+            raise UserError(f"{root} should have {total} {split} file(s) of {known.name} and has only {have}.")
+        files[split] = tuple(path for _, _, path in shards[split])
+        for path in files[split]:
+            check_parquet(path)
+    return LocalCopy(root, files)
+
+
+def check_parquet(path: Path) -> None:
+    """A parquet file ends with its magic number: a broken-off download does not."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(48)
+        file.seek(max(0, size - 4))
+        tail = file.read()
+    if head.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is a Git LFS pointer, not the data. Run `git lfs pull` there, or download the file.")
+    if head[:4] != MAGIC or tail != MAGIC or size < 12:
+        raise UserError(f"{path} is not a whole parquet file ({size:,} bytes): half a download? Fetch it again.")
