@@ -1,0 +1,45 @@
+"""How a representation is measured, as plain data (no torch here: `--help` must be fast)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osiris.errors import UserError, unknown
+
+PROTOCOLS = ("class-agnostic", "task-aware", "task-aware-masked")
+"""The names that go with every number: one bank of all classes; a separate bank of the task's classes (as released);
+the votes of the one bank, masked to the task's classes (as the paper's appendix words it)."""
+
+METRICS = ("A", "F", "K", "C", "T")
+"""Overall accuracy, forgetting, knowledge gain, cross-task consolidation, forward transfer (Sec. 4.1)."""
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """The evaluation protocol."""
+
+    k: int = 200
+    """Neighbours that vote; a bank with fewer images lets all of them vote."""
+    temperature: float = 0.1
+    """A neighbour's vote weighs exp(cosine similarity / temperature)."""
+    protocols: tuple[str, ...] = ("class-agnostic", "task-aware")
+    """Any of class-agnostic, task-aware, task-aware-masked."""
+    random_encoders: int = 5
+    """Untrained encoders whose mean accuracy is the baseline of forward transfer."""
+    evaluate_every: int | None = None
+    """Also evaluate in the middle of tasks, every so many steps."""
+    keep_features: bool = False
+    """Keep the features of bank and test images beside the other results."""
+    probe: bool = False
+    """Also fit a linear probe on the frozen features."""
+
+    def __post_init__(self) -> None:
+        for name in self.protocols:
+            if name not in PROTOCOLS:
+                raise unknown("protocol", name, PROTOCOLS)
+        if self.k < 1:
+            raise UserError(f"k is the number of neighbours that vote: at least 1, not {self.k}.")
+        if self.temperature <= 0:
+            raise UserError(f"the temperature of the KNN must be positive, not {self.temperature}.")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise UserError(f"evaluate every so many steps: at least 1, not {self.evaluate_every}.")

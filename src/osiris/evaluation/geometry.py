@@ -1,0 +1,75 @@
+"""What the figures need of a checkpoint's test features: similarities between classes, a projection, neighbours."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from osiris.evaluation.health import fixed_subset
+from osiris.evaluation.knn import nearest, similarity_chunks
+
+HISTOGRAM_BINS = 200
+HISTOGRAM_IMAGES = 5000
+PROJECTED_IMAGES = 1000
+NEIGHBOUR_IMAGES = 50
+NEIGHBOURS = 5
+
+
+def class_similarity(features: Tensor, label: Tensor, class_count: int) -> Tensor:
+    """float32 [C, C]: mean cosine similarity between images of two classes (Fig. 4), by label; an image is not paired
+    with itself. NaN where there is no pair."""
+    unit = functional.normalize(features.float(), dim=1).cpu().double()
+    total = torch.zeros(class_count, unit.shape[1], dtype=torch.float64).index_add_(0, label, unit)
+    count = torch.bincount(label, minlength=class_count).double()
+    with_itself = torch.zeros(class_count, dtype=torch.float64).index_add_(0, label, unit.square().sum(dim=1))
+    similarity = total @ total.T - torch.diag(with_itself)
+    pairs = torch.outer(count, count) - torch.diag(count)
+    return torch.where(pairs > 0, similarity / pairs.clamp_min(1), torch.nan).float()
+
+
+def similarity_histogram(features: Tensor, label: Tensor) -> Tensor:
+    """int64 [2, 200]: cosine similarities of pairs of different images in equal bins on [-1, 1] (Fig. 7); row 0 counts
+    pairs of the same class, row 1 pairs of different classes. Every pair counts once."""
+    chosen = fixed_subset(len(features), HISTOGRAM_IMAGES)
+    unit = functional.normalize(features[chosen.to(features.device)].float(), dim=1)
+    label = label[chosen].to(unit.device)
+    position = torch.arange(len(unit), device=unit.device)
+    counts = torch.zeros(2 * HISTOGRAM_BINS, dtype=torch.int64)
+    for rows, similarity in similarity_chunks(unit, unit):
+        place = ((similarity + 1) * (HISTOGRAM_BINS / 2)).long().clamp_(0, HISTOGRAM_BINS - 1)
+        place += HISTOGRAM_BINS * (label[rows, None] != label)
+        once = position[rows, None] < position
+        counts += torch.bincount(place[once], minlength=2 * HISTOGRAM_BINS).cpu()
+    return counts.view(2, HISTOGRAM_BINS)
+
+
+def projection(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """(indices int32 [n], float32 [n, 2]): some test images on the two main axes of the bank's normalised features.
+
+    The sign of an axis is arbitrary; here its largest coordinate is positive.
+    """
+    chosen = fixed_subset(len(test), PROJECTED_IMAGES)
+    unit = functional.normalize(bank.float(), dim=1).cpu()
+    mean = unit.mean(dim=0)
+    centred = (unit - mean).double()
+    _, axes = torch.linalg.eigh(centred.T @ centred)
+    axes = axes.flip(1)[:, :2]
+    largest = axes.abs().argmax(dim=0, keepdim=True)
+    axes = axes * torch.where(axes.gather(0, largest) < 0, -1.0, 1.0)
+    points = (functional.normalize(test[chosen.to(test.device)].float(), dim=1).cpu() - mean).double() @ axes
+    points = functional.pad(points, (0, 2 - points.shape[1]))
+    return chosen.int(), points.float().contiguous()
+
+
+def neighbours(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """(indices int32 [n], int32 [n, 5]): some test images and their nearest bank images, nearest first."""
+    chosen = fixed_subset(len(test), NEIGHBOUR_IMAGES)
+    unit_bank = functional.normalize(bank.float(), dim=1)
+    unit_test = functional.normalize(test[chosen.to(test.device)].float(), dim=1)
+    found = []
+    for _, similarity in similarity_chunks(unit_test, unit_bank):
+        values, indices = nearest(similarity, NEIGHBOURS)
+        order = values.sort(dim=1, descending=True, stable=True).indices
+        found.append(indices.gather(1, order)[:, :NEIGHBOURS])
+    return chosen.int(), torch.cat(found).int()

@@ -1,0 +1,98 @@
+"""Health of a representation: numbers that show collapse while it happens. They need no labels.
+
+All of them look at L2-normalised features, since that is what the KNN sees.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from osiris.randomness import generator
+
+HEALTH_IMAGES = 4096
+"""Images the numbers are computed from."""
+COLLAPSED_SPREAD = 0.02
+COLLAPSED_RANK = 1.5
+
+
+def fixed_subset(count: int, limit: int) -> Tensor:
+    """int64, sorted: the same `limit` of `count` images at every checkpoint (all of them if there are not more)."""
+    if count <= limit:
+        return torch.arange(count)
+    return torch.randperm(count, generator=generator(0, "projection", count, limit))[:limit].sort().values
+
+
+def feature_deviation(features: Tensor) -> float:
+    """Standard deviation of a coordinate over the images, mean over coordinates (Chen & He, 2021).
+    1 / sqrt(d) for directions spread evenly over the sphere, 0 when all images have one direction."""
+    return float(functional.normalize(features.double(), dim=1).std(dim=0, correction=0).mean())
+
+
+def effective_rank(features: Tensor) -> float:
+    """exp of the entropy of the singular values as a distribution (Roy & Vetterli, 2007); not centred, so that one
+    common direction counts as rank 1 and not as noise. Between 1 and d."""
+    unit = functional.normalize(features.double(), dim=1)
+    singular = torch.linalg.eigvalsh(unit.T @ unit).clamp_min(0).sqrt()
+    total = singular.sum()
+    if total == 0:
+        return 0.0
+    share = singular / total
+    return float(torch.exp(-torch.special.xlogy(share, share).sum()))
+
+
+def alignment(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance between the embeddings of two views of the same images (Wang & Isola, 2020, alpha = 2)."""
+    assert first.shape == second.shape, (first.shape, second.shape)
+    first, second = functional.normalize(first.double(), dim=1), functional.normalize(second.double(), dim=1)
+    return float((first - second).square().sum(dim=1).mean())
+
+
+def uniformity(features: Tensor) -> float | None:
+    """log of the mean of exp(-2 |x - y|^2) over pairs of different images (Wang & Isola, 2020, t = 2).
+    0 for a collapsed representation, down to about -4 for one spread over the sphere."""
+    if len(features) < 2:
+        return None
+    unit = functional.normalize(features.double(), dim=1)
+    distance = (2 - 2 * unit @ unit.T).clamp_min(0)
+    pairs = len(unit) * (len(unit) - 1)
+    apart = torch.exp(-2 * distance).fill_diagonal_(0)
+    return math.log(float(apart.sum()) / pairs)
+
+
+def health(features: Tensor, views: tuple[Tensor, Tensor] | None = None) -> dict[str, float | int | None]:
+    """The numbers for features [N, d] (a fixed subset of them); `alignment` only if two views' embeddings are given."""
+    features = features[fixed_subset(len(features), HEALTH_IMAGES).to(features.device)].cpu()
+    deviation, dimension = feature_deviation(features), features.shape[1]
+    return {
+        "dimension": dimension,
+        "feature_deviation": deviation,
+        "spread": deviation * math.sqrt(dimension),
+        "effective_rank": effective_rank(features),
+        "uniformity": uniformity(features[:: max(1, len(features) // 2048)]),
+        "alignment": None if views is None else alignment(*views),
+    }
+
+
+def collapsed(numbers: dict[str, float | int | None]) -> str | None:
+    """A warning if the representation has collapsed, else None.
+
+    `spread` is the feature deviation relative to 1 / sqrt(d): an untrained network lies around 0.1, a trained one
+    between 0.3 and 1.
+    """
+    spread, rank = numbers["spread"], numbers["effective_rank"]
+    assert spread is not None and rank is not None
+    if spread < COLLAPSED_SPREAD:
+        return (
+            f"the representation has collapsed: features of different images are almost the same (spread {spread:.3f},"
+            f" below {COLLAPSED_SPREAD}). Lower the learning rate or check that the loss has negatives."
+        )
+    if rank < COLLAPSED_RANK:
+        return (
+            f"the representation has collapsed to {rank:.1f} effective dimension(s) of {numbers['dimension']}."
+            " Lower the learning rate or check that the loss has negatives."
+        )
+    return None

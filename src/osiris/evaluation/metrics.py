@@ -1,0 +1,70 @@
+"""A F K C T: pure functions of the accuracy matrix (Sec. 4.1).
+
+`accuracy[t, i]` is the accuracy in percent on the test images of task i after training on task t (both from 0 here,
+from 1 in the paper). A run that has not finished gives n < T rows; then "the final model" is the last row and a mean
+over tasks that needs a row of its own stops at the tasks trained so far. NaN marks a task without test images; means
+leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def as_matrix(rows: Sequence[Sequence[float | None]] | np.ndarray) -> np.ndarray:
+    """float64 [n, T]; None (JSON has no NaN) becomes NaN."""
+    matrix = np.array(rows, dtype=np.float64)
+    assert matrix.ndim == 2 and 1 <= matrix.shape[0] <= matrix.shape[1], f"rows are checkpoints: {matrix.shape}"
+    return matrix
+
+
+def overall_accuracy(accuracy: np.ndarray) -> float | None:
+    """A = 1/T sum_i A[T, i]."""
+    return _mean(accuracy[-1])
+
+
+def forgetting(accuracy: np.ndarray) -> float | None:
+    """F = 1/(T-1) sum_{i<T} max_t (A[t, i] - A[T, i]), the maximum over all t in 1..T (so never negative)."""
+    last = len(accuracy) - 1
+    return _mean((accuracy - accuracy[-1]).max(axis=0)[:last])
+
+
+def knowledge_gain(accuracy: np.ndarray) -> float | None:
+    """K = 1/(T-1) sum_{i>=2} (A[i, i] - A[i-1, i])."""
+    return _mean(np.array([accuracy[i, i] - accuracy[i - 1, i] for i in range(1, len(accuracy))]))
+
+
+def forward_transfer(accuracy: np.ndarray, random_accuracy: np.ndarray) -> float | None:
+    """T = 1/(T-1) sum_{i>=2} (A[i-1, i] - R_i), R_i the accuracy of untrained encoders on task i."""
+    assert random_accuracy.shape == (accuracy.shape[1],), (random_accuracy.shape, accuracy.shape)
+    return _mean(np.array([accuracy[i - 1, i] - random_accuracy[i] for i in range(1, len(accuracy))]))
+
+
+def all_metrics(
+    accuracy: np.ndarray,
+    task_level: float | None,
+    random_accuracy: np.ndarray | None = None,
+    continual: bool = True,
+) -> dict[str, float | None]:
+    """The five numbers by letter; None where a number does not exist.
+
+    `task_level` is the task-level KNN accuracy of the final model, which is C. A run that is not continual (offline)
+    has a single row and only A and C; so has a benchmark of one task.
+    """
+    if not continual:
+        assert len(accuracy) == 1, "a run that is not continual is evaluated once, at its end"
+        return {"A": overall_accuracy(accuracy), "F": None, "K": None, "C": task_level, "T": None}
+    return {
+        "A": overall_accuracy(accuracy),
+        "F": forgetting(accuracy),
+        "K": knowledge_gain(accuracy),
+        "C": task_level,
+        "T": None if random_accuracy is None else forward_transfer(accuracy, random_accuracy),
+    }
+
+
+def _mean(values: np.ndarray) -> float | None:
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if len(present) else None
