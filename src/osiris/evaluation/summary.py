@@ -59,7 +59,9 @@ def build_metrics(
 
 
 def task_names(benchmark: Benchmark) -> list[str]:
-    """`task 1`, with its environment or, where they are few, its classes: `task 3 (city)`, `task 1 (cat, dog)`."""
+    """The benchmark's own, or `task 1` with its environment or, where they are few, its classes: `task 3 (city)`."""
+    if benchmark.task_names:
+        return list(benchmark.task_names)
     environment = {task: name for name, tasks in benchmark.environments for task in tasks}
     names = []
     for number, labels in enumerate(benchmark.tasks):

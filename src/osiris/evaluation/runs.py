@@ -1,0 +1,139 @@
+"""Finished runs, read from their directories: for tables, figures and reports, here or anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osiris.errors import UserError
+from osiris.evaluation.config import METRICS
+from osiris.files import read_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory with its metrics.json."""
+
+    path: Path
+    metrics: dict[str, Any]
+
+    method = property(lambda self: self.metrics["method"])
+    benchmark = property(lambda self: self.metrics["benchmark"])
+    seed = property(lambda self: self.metrics["seed"])
+    fingerprint = property(lambda self: self.metrics["fingerprint"])
+    continual = property(lambda self: self.metrics.get("continual", True))
+    complete = property(lambda self: self.metrics.get("complete", True))
+    protocols = property(lambda self: list(self.metrics["protocols"]))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json, flat (`learning.epochs`); empty if the file was not copied along."""
+        path = self.path / "config.json"
+        if not path.exists():
+            return {}
+        record = read_json(path)
+        return _flat(record.get("config", record))
+
+    def values(self, protocol: str) -> dict[str, float | None]:
+        """A F K C T under one protocol."""
+        if protocol not in self.metrics["protocols"]:
+            have = ", ".join(self.protocols) or "none: its images have no labels"
+            raise UserError(f"{self.path} has no numbers under the protocol {protocol!r} (it has {have}).")
+        found = self.metrics["protocols"][protocol]
+        return {name: found.get(name) for name in METRICS}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of the last evaluation at the end of a task; empty if the files were not copied along."""
+        from safetensors.numpy import load_file
+
+        found = sorted((self.path / "evaluation").glob("task-*.safetensors"))
+        return load_file(found[-1]) if found else {}
+
+    def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
+        arrays = self.arrays()
+        predicted = arrays.get(f"prediction.{protocol}")
+        return None if predicted is None else (predicted == arrays["label"], arrays["task"])
+
+
+def load_runs(paths: Iterable[Path | str]) -> list[Run]:
+    """Runs from run directories, or from folders that hold run directories (at any depth), in a stable order."""
+    runs: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UserError(f"{path} does not exist.")
+        found = [path / "metrics.json"] if (path / "metrics.json").exists() else sorted(path.rglob("metrics.json"))
+        if not found:
+            raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
+        for file in found:
+            runs.setdefault(file.parent.resolve(), _load(file))
+    return list(runs.values())
+
+
+def table(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One row per run and protocol, ready for `pandas.DataFrame(...)`."""
+    return [
+        {
+            "run": str(run.path),
+            "method": run.method,
+            "benchmark": run.benchmark,
+            "seed": run.seed,
+            "protocol": protocol,
+            "fingerprint": run.fingerprint["hash"],
+            "continual": run.continual,
+            "complete": run.complete,
+            **run.values(protocol),
+        }
+        for run in runs
+        for protocol in run.protocols
+    ]
+
+
+def accuracy_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One row per entry of the accuracy matrices: accuracy on `task` after training on `after_task` (both from 1)."""
+    rows = []
+    for run in runs:
+        for protocol in run.protocols:
+            matrix = run.metrics["protocols"][protocol]["accuracy_matrix"]
+            first = 1 if run.continual else len(matrix[0])
+            rows += [
+                {
+                    "run": str(run.path),
+                    "method": run.method,
+                    "seed": run.seed,
+                    "protocol": protocol,
+                    "after_task": first + t,
+                    "task": i + 1,
+                    "accuracy": accuracy,
+                }
+                for t, row in enumerate(matrix)
+                for i, accuracy in enumerate(row)
+            ]
+    return rows
+
+
+def _load(file: Path) -> Run:
+    try:
+        metrics = read_json(file)
+        run = Run(file.parent, metrics)
+        missing = [name for name in ("method", "benchmark", "seed", "fingerprint", "protocols") if name not in metrics]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file} is not readable as JSON ({error}); was the copy interrupted?") from None
+    if missing:
+        raise UserError(f"{file} is not the metrics of a run: it lacks {', '.join(missing)}.")
+    return run
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
