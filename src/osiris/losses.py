@@ -36,7 +36,7 @@ def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1) 
 def cross(a: Tensor, b: Tensor, tau: float = 0.1) -> Tensor:
     r"""Eq. 2, L^SSL(A, B; f, f): positives within A, negatives from B alone. No comparison inside A.
 
-    -log exp(a_i . a_i' / tau) / (exp(a_i . a_i' / tau) + sum_{j in B} exp(a_i . b_j / tau)), mean over the 2|A| anchors.
+    -log exp(a_i . a_i' / tau) / (exp(a_i . a_i' / tau) + sum_{j in B} exp(a_i . b_j / tau)), mean over 2|A| anchors.
     """
     anchors, negatives = a.flatten(0, 1), b.flatten(0, 1)
     positive = (anchors * a.flip(0).flatten(0, 1)).sum(1, keepdim=True) / tau

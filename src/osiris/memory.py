@@ -39,15 +39,12 @@ class Memory(nn.Module):
         number = self.offers + torch.arange(count)
         drawn = (torch.rand(count, generator=generator, dtype=torch.float64) * (number + 1)).long()
         slot = torch.where(number < self.size, number, drawn)
-        rows = (slot < self.size).nonzero().squeeze(1)
-        slots = slot[rows]
-        # Among rows that hit one slot, the last: walk backwards and keep the first sight of each slot.
-        reversed_slots = slots.flip(0)
-        unique, inverse = torch.unique(reversed_slots, return_inverse=True)
-        order = torch.arange(len(reversed_slots) - 1, -1, -1)
-        first = torch.full((len(unique),), -1).scatter_(0, inverse.flip(0), order)
-        keep = len(slots) - 1 - first
-        return rows[keep], slots[keep]
+        # Rows grow, so the largest row that hits a slot is the last one.
+        winner = torch.full((self.size + 1,), -1).scatter_reduce(
+            0, slot.clamp(max=self.size), torch.arange(count), "amax"
+        )
+        slots = (winner[: self.size] >= 0).nonzero().squeeze(1)
+        return winner[slots], slots
 
     @torch.no_grad()
     def write(

@@ -8,7 +8,9 @@ penalty that every process computes in full (ewc) is counted once, not W times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,8 +26,28 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+_control: Any = None
+"""A process group on the CPU for decisions, so that they never make a GPU wait."""
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """Join the other processes when torchrun started this one; leave them at the end."""
+    global _control
+    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1 or world_size() > 1:
+        yield
+        return
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    _control = dist.new_group(backend="gloo") if on_gpu else None
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def share(count: int, process: int | None = None) -> slice:
-    """The rows of a global batch of `count` that belong to this process. No padding: a duplicate is a false negative."""
+    """The rows of a global batch of `count` that are this process' own. No padding: duplicates are false negatives."""
     process, world = rank() if process is None else process, world_size()
     return slice(count * process // world, count * (process + 1) // world)
 
@@ -105,12 +127,10 @@ def agree(flag: bool) -> bool:
     if world_size() == 1:
         return flag
     value = torch.tensor([int(flag)])
-    if dist.get_backend() == "nccl":
-        value = value.cuda()
-    dist.all_reduce(value, dist.ReduceOp.MAX)
+    dist.all_reduce(value, dist.ReduceOp.MAX, group=_control)
     return bool(value.item())
 
 
 def barrier() -> None:
     if world_size() > 1:
-        dist.barrier()
+        dist.barrier(group=_control)

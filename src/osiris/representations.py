@@ -170,7 +170,7 @@ class Representations:
         with self._cast():
             if self.micro_batch is None or len(images) <= self.micro_batch:
                 return encoder(images)
-            # Gradient caching: only the inputs of each piece are kept; the backward pass recomputes one piece at a time.
+            # Gradient caching: only the inputs of each piece are kept; the backward pass recomputes piece by piece.
             pieces = images.split(self.micro_batch)
             if not torch.is_grad_enabled() or isinstance(encoder, Frozen):
                 return torch.cat([encoder(piece) for piece in pieces])

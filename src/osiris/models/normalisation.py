@@ -16,36 +16,46 @@ def group_norm(channels: int) -> nn.GroupNorm:
     """min(32, channels // 4) groups (Appendix B)."""
     groups = min(32, channels // 4)
     if groups < 1 or channels % groups:
-        raise UserError(f"GroupNorm cannot split {channels} channels into {groups} groups; use a width such as 16, 32, 64.")
+        raise UserError(
+            f"GroupNorm cannot split {channels} channels into {groups} groups; use a width such as 16, 32, 64."
+        )
     return nn.GroupNorm(groups, channels)
 
 
-class BatchNorm(nn.BatchNorm2d):
-    """BatchNorm over the batch of all processes. (torch's SyncBatchNorm refuses CPU tensors.)"""
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm over the batch of all processes, for [B, C] and [B, C, H, W] (torch's own refuses the CPU)."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.ndim in (2, 4), input.shape
 
     def forward(self, input: Tensor) -> Tensor:
         if world_size() == 1 or not self.training:
             return super().forward(input)
         # Two-pass moments: mean first, then the mean of squared differences, as one process would compute them.
+        axes = [axis for axis in range(input.ndim) if axis != 1]
+        shape = [-1 if axis == 1 else 1 for axis in range(input.ndim)]
         count = sum_over_processes(input.new_full((1,), input.numel() / input.shape[1])).detach()
-        mean = sum_over_processes(input.sum((0, 2, 3))) / count
-        centred = input - mean[:, None, None]
-        variance = sum_over_processes(centred.square().sum((0, 2, 3))) / count
-        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                momentum = 0.1 if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-                self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var.dtype), momentum)
-                if self.num_batches_tracked is not None:
-                    self.num_batches_tracked.add_(1)
+        mean = sum_over_processes(input.sum(axes)) / count
+        centred = input - mean.view(shape)
+        variance = sum_over_processes(centred.square().sum(axes)) / count
+        if self.track_running_stats:
+            self._track(mean.detach(), variance.detach() * count / (count - 1))
         scale = torch.rsqrt(variance + self.eps) * self.weight
-        return centred * scale[:, None, None] + self.bias[:, None, None]
+        return centred * scale.view(shape) + self.bias.view(shape)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        momentum = 0.1 if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
+        self.num_batches_tracked.add_(1)
 
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Batch statistics are used but the running ones are left alone (the Fisher pass of ewc, tracking)."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
     before = [layer.track_running_stats for layer in layers]
     for layer in layers:
         layer.track_running_stats = False

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 from torch import nn
+
+from osiris.models.normalisation import BatchNorm
 
 
 def projector(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -22,7 +25,7 @@ def predictor(size: int, hidden: int, batch_norm: bool = False) -> nn.Sequential
     """CaSSLe's h on top of g: Linear - [BatchNorm] - ReLU - Linear, back into the space of g."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(fc1=nn.Linear(size, hidden))
     if batch_norm:
-        layers["norm"] = nn.BatchNorm1d(hidden)
+        layers["norm"] = BatchNorm(hidden)
     layers["act"] = nn.ReLU(inplace=True)
     layers["fc2"] = nn.Linear(hidden, size)
     return nn.Sequential(layers)
@@ -32,6 +35,6 @@ def adapter(size: int) -> nn.Sequential:
     """POCON's four-layer projector between encoder outputs: size - 2 size - size - 2 size - size (512, 1024, ...)."""
     widths = [size, 2 * size, size, 2 * size, size]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:]):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers[:-1])

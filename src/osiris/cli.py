@@ -1,0 +1,89 @@
+"""The command line: `osiris COMMAND`. Heavy imports happen inside commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from osiris.errors import UserError, unknown
+
+COMMANDS: dict[str, str] = {
+    "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
+    "train": "train one method on one benchmark",
+    "evaluate": "evaluate a run, a checkpoint or a foreign encoder",
+    "report": "make the HTML page, figures and tables from runs",
+    "compare": "a table of several runs, with seeds, marks and tests",
+    "reproduce": "the whole chain for one table or figure of the paper",
+    "paper": "the paper's published numbers",
+    "list": "methods, benchmarks, presets",
+    "data": "fetch, verify and look at a benchmark's images",
+    "doctor": "versions, device, threads, data found, free disk",
+}
+
+EXAMPLES = """examples:
+  osiris demo
+  osiris train --method osiris-d --benchmark split-cifar100-20 --preset cpu --seed 0 --out runs/osiris-d-0
+  osiris compare runs/*
+  osiris report runs/* --out report"""
+
+
+def usage() -> str:
+    width = max(len(name) for name in COMMANDS)
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return (
+        "osiris: unsupervised continual learning\n\n"
+        f"usage: osiris COMMAND [options]    (osiris COMMAND --help explains each)\n\ncommands:\n{rows}\n\n{EXAMPLES}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the return value is the exit code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] in ("--version", "-V"):
+        import osiris
+
+        print(f"osiris {osiris.__version__}")
+        return 0
+    try:
+        return dispatch(argv[0], argv[1:])
+    except UserError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _fail(f"the disk is full ({error.filename or 'writing'}); what was saved before is intact.", 2)
+        raise
+
+
+def dispatch(name: str, argv: list[str]) -> int:
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    module = importlib.import_module(f"osiris.commands.{name}")
+    if hasattr(module, "parse"):
+        return module.run(module.parse(argv))
+    import tyro
+
+    return module.run(tyro.cli(module.Args, args=argv, prog=f"osiris {name}"))
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"osiris: {message}", file=sys.stderr)
+    return code
+
+
+def entry() -> None:
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

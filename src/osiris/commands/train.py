@@ -1,0 +1,87 @@
+"""`osiris train`: one method on one benchmark into one run directory."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from osiris.errors import UserError
+from osiris.files import read_json
+from osiris.training.config import Config, from_dict
+from osiris.training.presets import preset
+
+
+@dataclass(frozen=True)
+class Args:
+    """Train one method on one benchmark. Every default is the preset's; the default preset is the paper.
+
+    Examples:
+      osiris train --method osiris-d --benchmark tinyworld --preset cpu --seed 0 --out runs/x
+      osiris train --method ft --benchmark split-cifar100-20 --preset cpu --epochs 8
+      osiris train --method osiris-d --past replay+distil --cross-weight 0.3 --benchmark tinyworld --preset cpu
+      osiris train --resume runs/x                 continue an interrupted run
+      osiris train --config runs/x/config.json --out runs/again
+      torchrun --nproc-per-node=2 -m osiris train --benchmark tinyworld --preset cpu --out runs/two
+    """
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """The run directory (default: runs/BENCHMARK-METHOD-seedN). The same command again continues it."""
+    quiet: bool = False
+    """No progress display."""
+
+
+def parse(argv: list[str]) -> Args:
+    """Presets depend on the benchmark, so those two are read first; every other flag then overrides the preset."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="paper")
+    first.add_argument("--benchmark", default="tinyworld")
+    first.add_argument("--resume", type=Path)
+    first.add_argument("--config", type=Path)
+    known, rest = first.parse_known_args(argv)
+    if known.resume is not None:
+        from osiris.training.run_directory import read_config
+
+        base, out = read_config(known.resume), known.resume
+    elif known.config is not None:
+        try:
+            base, out = from_dict(read_json(known.config)["config"]), None
+        except (OSError, KeyError, ValueError) as error:
+            raise UserError(f"cannot read the config {known.config}: {error}") from None
+    else:
+        base, out = preset(known.preset, known.benchmark), None
+        rest += ["--benchmark", known.benchmark]
+    cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
+    return tyro.cli(cli, args=rest, prog="osiris train", default=Args(config=base, out=out))
+
+
+def default_out(config: Config) -> Path:
+    """runs/BENCHMARK-METHOD-seedN, with nothing in it that a file system would mind."""
+    parts = f"{config.data.benchmark}-{config.method.method}"
+    return Path("runs") / re.sub(r"[^A-Za-z0-9.+-]+", "-", f"{parts}-seed{config.seed}").strip("-")
+
+
+def run(args: Args) -> int:
+    from osiris.commands.show import metrics_table
+    from osiris.console import console
+    from osiris.training.loop import STOPPED, Diverged, Stopped, train
+
+    out = args.out or default_out(args.config)
+    try:
+        metrics = train(args.config, out, args.quiet)
+    except Stopped as stopped:
+        print(f"osiris: {stopped} Continue with: osiris train --resume {out}", file=sys.stderr)
+        return STOPPED
+    except Diverged as diverged:
+        print(f"osiris: {diverged}", file=sys.stderr)
+        return 1
+    if metrics:
+        console.print(metrics_table([metrics]))
+        console.print(f"run directory: {out}")
+    return 0

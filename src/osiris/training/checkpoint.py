@@ -1,0 +1,100 @@
+"""Whole state to the disk and back to the same bits. Nothing is unpickled: `weights_only=True`, safetensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from osiris.console import warn
+from osiris.errors import UserError
+from osiris.files import write_atomically
+
+FORMAT = 1
+
+
+def digest(state: Any) -> str:
+    """A checksum over every tensor and number, so that a damaged file is recognised."""
+    total = hashlib.blake2b(digest_size=16)
+    for name, value in _leaves(state, ""):
+        total.update(name.encode())
+        if isinstance(value, Tensor):
+            total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            total.update(repr(value).encode())
+    return total.hexdigest()
+
+
+def _leaves(state: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, dict):
+        for key in sorted(state, key=str):
+            yield from _leaves(state[key], f"{path}/{key}")
+    elif isinstance(state, (list, tuple)):
+        for index, value in enumerate(state):
+            yield from _leaves(value, f"{path}/{index}")
+    else:
+        yield path, state
+
+
+def save_state(folder: Path, state: dict[str, Any]) -> None:
+    """latest.pt, with the one before kept as previous.pt. A kill at any moment leaves at least one whole file."""
+    latest, previous = folder / "latest.pt", folder / "previous.pt"
+    record = {"format": FORMAT, "digest": digest(state), "state": state}
+
+    def write(temporary: Path) -> None:
+        torch.save(record, temporary)
+        if latest.exists():
+            latest.replace(previous)
+
+    write_atomically(latest, write)
+
+
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """The newest whole state; a damaged one is passed over with a notice. None where there is none at all."""
+    paths = [path for path in (folder / "latest.pt", folder / "previous.pt") if path.exists()]
+    for path in paths:
+        try:
+            return read_state(path)
+        except UserError as error:
+            warn(f"{error} Falling back to the checkpoint before it.")
+    if paths:
+        raise UserError(f"no checkpoint in {folder} can be read; remove the run directory to start again.")
+    return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    try:
+        record = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise UserError(f"{path} is damaged or is no osiris checkpoint ({reason}).") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT or "state" not in record:
+        raise UserError(f"{path} is no osiris checkpoint of this version.")
+    if digest(record["state"]) != record["digest"]:
+        raise UserError(f"{path} is damaged: its checksum does not match.")
+    return record["state"]
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:
+    """A safetensors file; metadata as one JSON text."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}
+    write_atomically(path, lambda temporary: save_file(plain, temporary, text))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.") from None
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file ({error}).") from error

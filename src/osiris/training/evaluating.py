@@ -1,0 +1,113 @@
+"""After a task: freeze, embed bank and test once, and write what every number and figure needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from osiris import processes
+from osiris.console import warn
+from osiris.data.base import Benchmark
+from osiris.evaluation.baseline import random_baseline
+from osiris.evaluation.evaluate import Evaluation, evaluate_features
+from osiris.evaluation.features import Features, embed_benchmark, join_shards
+from osiris.evaluation.fingerprint import fingerprint
+from osiris.evaluation.health import collapsed
+from osiris.evaluation.summary import build_metrics
+from osiris.files import read_json, write_json
+from osiris.models import build_encoder
+from osiris.training.checkpoint import save_tensors
+from osiris.training.config import Config, to_dict
+from osiris.training.engine import Engine
+
+
+def embed_sharded(engine: Engine) -> Features:
+    """Each process embeds its share; all of them get the whole."""
+    world = processes.world_size()
+    encoder, benchmark, device = engine.networks.encoder, engine.benchmark, engine.device
+    if world == 1:
+        return embed_benchmark(encoder, benchmark, device)
+    part = embed_benchmark(encoder, benchmark, device, shard=(processes.rank(), world))
+
+    def whole(local: torch.Tensor, total: int) -> torch.Tensor:
+        sizes = [len(range(process, total, world)) for process in range(world)]
+        padded = local.new_zeros(max(sizes), local.shape[1])
+        padded[: len(local)] = local
+        parts = [torch.empty_like(padded) for _ in range(world)]
+        dist.all_gather(parts, padded)
+        return join_shards([item[:size] for item, size in zip(parts, sizes)])
+
+    test = None if part.test is None or benchmark.test is None else whole(part.test, len(benchmark.test))
+    return Features(whole(part.bank, len(benchmark.bank)), test)
+
+
+def evaluate_engine(engine: Engine) -> tuple[Features, Evaluation | None]:
+    """The evaluation exists in the first process only; the others helped to embed."""
+    features = embed_sharded(engine)
+    if processes.rank() != 0:
+        return features, None
+    return features, evaluate_features(features, engine.benchmark, engine.config.evaluation)
+
+
+def write_evaluation(folder: Path, name: str, features: Features, evaluation: Evaluation, keep: bool) -> None:
+    """NAME.safetensors first, then NAME.json: where the JSON is, the rest is."""
+    if keep:
+        features.save(folder / f"{name}-features.safetensors")
+    save_tensors(folder / f"{name}.safetensors", evaluation.arrays)
+    write_json(folder / f"{name}.json", evaluation.numbers)
+
+
+def shown(numbers: dict[str, Any]) -> dict[str, float]:
+    """The few numbers that the live view shows, each with its protocol."""
+    if not numbers.get("labelled"):
+        return {"effective rank": numbers["health"]["effective_rank"]}
+    values = {}
+    for protocol, entry in numbers["protocols"].items():
+        accuracies = [value for value in entry["accuracy"] if value is not None]
+        values[f"accuracy ({protocol})"] = sum(accuracies) / len(accuracies)
+    values["task level"] = numbers["task_level"]["accuracy"]
+    return values
+
+
+def warn_of_collapse(numbers: dict[str, Any]) -> None:
+    message = collapsed(numbers["health"])
+    if message:
+        warn(message)
+
+
+def encoder_description(config: Config) -> dict[str, Any]:
+    return to_dict(config.encoder)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("OSIRIS_CACHE", Path.home() / ".cache" / "osiris")).expanduser()
+
+
+def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> dict[str, Any] | None:
+    """R_i of untrained encoders, without zero-initialised last norms (those would make every block the identity)."""
+    identity = fingerprint(benchmark, config.evaluation, encoder_description(config))["hash"]
+    return random_baseline(
+        lambda seed: build_encoder(config.encoder, seed, zero_init_last=False),
+        benchmark,
+        config.evaluation,
+        cache_folder() / "baselines",
+        f"{identity}-threads{torch.get_num_threads()}",
+        device,
+    )
+
+
+def summarise(
+    config: Config, method: str, stream: str, benchmark: Benchmark, folder: Path, baseline: dict[str, Any] | None
+) -> dict[str, Any]:
+    """metrics.json of a finished run, from the files that its tasks left."""
+    continual = stream == "continual"
+    count = benchmark.task_count if continual else 1
+    evaluations = [read_json(folder / f"task-{task + 1:02d}.json") for task in range(count)]
+    identity = fingerprint(benchmark, config.evaluation, encoder_description(config))
+    metrics = build_metrics(method, benchmark, config.seed, evaluations, baseline, identity, continual)
+    curve = [read_json(path) for path in sorted(folder.glob("curve-*.json"))]
+    return metrics | {"curve": curve, "preset": config.preset}
