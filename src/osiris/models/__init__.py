@@ -1,16 +1,32 @@
-"""Encoders and projectors."""
+"""Encoders and projectors. Names load on first use: configs are read by `--help`, which must not wait for torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.models.encoder import Encoder, parameter_count
-from osiris.models.projector import adapter, predictor, projector
+
+if TYPE_CHECKING:
+    from osiris.models.encoder import Encoder, build_encoder, parameter_count
+    from osiris.models.heads import adapter, predictor, projector
+
+_HOME = {
+    "Encoder": "encoder",
+    "build_encoder": "encoder",
+    "parameter_count": "encoder",
+    "adapter": "heads",
+    "predictor": "heads",
+    "projector": "heads",
+}
 
 
-def build_encoder(config: EncoderConfig, seed: int = 0, zero_init_last: bool = True) -> Encoder:
-    """An encoder whose weights depend on the seed alone."""
-    from osiris.randomness import scoped
-
-    with scoped(seed, "init.encoder"):
-        return Encoder(config, zero_init_last)
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"osiris.models.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from osiris.errors import UserError
 from osiris.models.config import EncoderConfig
 from osiris.models.normalisation import BatchNorm, group_norm
+from osiris.randomness import scoped
 
 
 def _norm(config: EncoderConfig, channels: int) -> nn.Module:
@@ -96,6 +97,12 @@ def _check(config: EncoderConfig) -> None:
         raise UserError(f"--blocks needs four positive numbers, one per stage, such as 2 2 2 2; got {config.blocks}.")
     if config.stem_stride not in (1, 2):
         raise UserError(f"--stem-stride is 1 or 2, not {config.stem_stride}.")
+
+
+def build_encoder(config: EncoderConfig, seed: int = 0, zero_init_last: bool = True) -> Encoder:
+    """An encoder whose weights depend on the seed alone."""
+    with scoped(seed, "init.encoder"):
+        return Encoder(config, zero_init_last)
 
 
 def parameter_count(module: nn.Module) -> int:

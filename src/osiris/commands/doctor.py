@@ -1,0 +1,80 @@
+"""`osiris doctor`: what this machine has, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("torch", "numpy", "pillow", "datasets", "tyro", "rich", "safetensors", "matplotlib", "jinja2", "scipy")
+EXTRAS = ("tensorboard", "wandb")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Show versions, device, threads, data found and free disk; exit code 1 when something needed is missing.
+
+    Examples:
+      osiris doctor
+      osiris doctor --out /scratch/runs
+    """
+
+    out: Path = Path("runs")
+    """Where runs would go: its free space is shown."""
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def run(args: Args) -> int:
+    from rich.table import Table
+
+    import osiris
+    from osiris.console import console
+
+    table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
+    table.add_row("python", platform.python_version())
+    missing = [name for name in PACKAGES if version(name) is None]
+    for name in PACKAGES:
+        table.add_row(name, version(name) or "[red]missing: pip install osiris-ucl brings it[/red]")
+    for name in EXTRAS:
+        table.add_row(f"{name} (extra)", version(name) or f"not installed (pip install 'osiris-ucl[{name}]')")
+    if "torch" not in missing:
+        for name, text in _devices():
+            table.add_row(name, text)
+    for name, text in _data():
+        table.add_row(name, text)
+    parent = next(folder for folder in (args.out.absolute(), *args.out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(parent).free / 2**30
+    writable = "" if os.access(parent, os.W_OK) else " [red](not writable: choose another --out)[/red]"
+    table.add_row("free disk", f"{free:.1f} GiB for {args.out}{writable}")
+    console.print(table)
+    return 1 if missing else 0
+
+
+def _devices() -> list[tuple[str, str]]:
+    import torch
+
+    rows = [("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")]
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        rows.append(("cuda", ", ".join(names)))
+    rows.append(("mps", "yes" if torch.backends.mps.is_available() else "no"))
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    rows.append(("device chosen by auto", best))
+    return rows
+
+
+def _data() -> list[tuple[str, str]]:
+    from osiris.data.benchmarks import describe_benchmarks
+
+    folder = os.environ.get("OSIRIS_DATA")
+    rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
+    return rows + [(f"data: {row['name']}", str(row["present"])) for row in describe_benchmarks()]

@@ -1,0 +1,156 @@
+"""Several runs side by side on this machine: one process each, watched through their log.jsonl.
+
+A run that is finished is left alone and an interrupted one continues, so the same call again completes what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from osiris.console import messages
+from osiris.errors import UserError
+from osiris.training.loggers import describe, describe_evaluation, duration
+
+
+@dataclass
+class Job:
+    """`osiris train ARGUMENTS --out OUT`, and what is known of its progress."""
+
+    title: str
+    arguments: list[str]
+    out: Path
+    process: subprocess.Popen[bytes] | None = None
+    position: int = 0
+    step: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        return (self.out / "metrics.json").exists()
+
+    def start(self) -> None:
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "osiris", "train", *self.arguments, "--out", str(self.out), "--quiet"]
+        errors = self.out.parent / f".{self.out.name}.stderr"
+        with errors.open("wb") as file:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """New whole lines of its log."""
+        path = self.out / "log.jsonl"
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            file.seek(min(self.position, path.stat().st_size))
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self.position += len(whole)
+        records = [json.loads(line) for line in whole.splitlines()]
+        for record in records:
+            if record["event"] == "step":
+                self.step = record
+            elif record["event"] == "evaluation":
+                self.evaluation = record
+        return records
+
+    def check(self) -> None:
+        """After its end: say why it failed, in its own words."""
+        assert self.process is not None
+        errors = self.out.parent / f".{self.out.name}.stderr"
+        code = self.process.returncode
+        if code == 75:
+            raise KeyboardInterrupt
+        if code != 0:
+            words = errors.read_text(errors="replace").strip().splitlines()
+            raise UserError(f"{self.title} failed (exit code {code}): {words[-1] if words else 'no message'}")
+        errors.unlink(missing_ok=True)
+
+
+def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
+    """Run the jobs, at most `workers` at a time (default: one per core), with live progress. Ctrl-C stops them all."""
+    workers = max(1, workers or os.cpu_count() or 1)
+    waiting, running = [job for job in jobs if not job.finished], []
+    view = _LiveJobs(jobs) if messages.is_terminal else _PlainJobs()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(waiting.pop(0))
+                running[-1].start()
+            time.sleep(0.25)
+            for job in list(running):
+                view.show(job, job.read_log())
+                assert job.process is not None
+                if job.process.poll() is not None:
+                    view.show(job, job.read_log())
+                    running.remove(job)
+                    job.check()
+    finally:
+        view.close()
+        for job in running:  # after an error or Ctrl-C: each saves its state and stops
+            assert job.process is not None
+            job.process.terminate()
+        for job in running:
+            assert job.process is not None
+            job.process.wait()
+
+
+class _PlainJobs:
+    """Without a terminal: a line per task, and one now and then in between."""
+
+    def __init__(self, every: float = 15.0) -> None:
+        self.every, self.last = every, time.monotonic()
+
+    def show(self, job: Job, records: list[dict[str, Any]]) -> None:
+        for record in records:
+            if record["event"] == "evaluation":
+                print(f"{job.title}: {describe_evaluation(record)}", file=sys.stderr, flush=True)
+        if records and job.step and time.monotonic() - self.last > self.every:
+            self.last = time.monotonic()
+            print(f"{job.title}: {describe(job.step)}", file=sys.stderr, flush=True)
+
+    def close(self) -> None: ...
+
+
+class _LiveJobs:
+    """In a terminal: one bar per run with its task, epoch, terms, speed and time left."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+        self.progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=messages)
+        self.rows = {
+            id(job): self.progress.add_task(
+                job.title,
+                total=1.0,
+                completed=float(job.finished),
+                text="finished before" if job.finished else "waiting",
+            )
+            for job in jobs
+        }
+        self.progress.start()
+
+    def show(self, job: Job, records: list[dict[str, Any]]) -> None:
+        row = self.rows[id(job)]
+        if job.finished:
+            self.progress.update(row, completed=1.0, text=describe_evaluation(job.evaluation) if job.evaluation else "")
+        elif job.step:
+            step = job.step
+            terms = " ".join(f"{name} {value:.2f}" for name, value in step["terms"].items())
+            text = (
+                f"task {step['task']}/{step['tasks']} epoch {step['epoch']}/{step['epochs']}  {terms}  "
+                f"{step['images_per_second']:.0f} images/s  {duration(step['seconds_left'])} left"
+            )
+            self.progress.update(row, completed=step["progress"], text=text)
+        else:
+            self.progress.update(row, text="starting")
+
+    def close(self) -> None:
+        self.progress.stop()
