@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from osiris.data.base import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
+
+if TYPE_CHECKING:
+    from osiris.data.base import Benchmark  # imports torch, which a table of finished runs does not need
 
 
 def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> dict[str, Any]:

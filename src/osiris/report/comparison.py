@@ -1,0 +1,209 @@
+"""The paper's tables, and ours beside them: methods over seeds under one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from osiris.errors import UserError
+from osiris.evaluation import published
+from osiris.evaluation.config import METRICS
+from osiris.evaluation.fingerprint import require_same
+from osiris.evaluation.published import Summary
+from osiris.evaluation.runs import Run
+from osiris.evaluation.statistics import deviation, mark, mean, paired_bootstrap, t_test
+from osiris.report.tables import Cell, Column, Number, Table, number_columns
+
+REFERENCES = ("offline", "d1-only")
+"""Streams that are no continual learning: shown, but out of the competition."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one row."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def competes(self) -> bool:
+        return self.runs[0].continual and self.runs[0].method not in REFERENCES
+
+    def values(self, protocol: str, metric: str) -> list[float]:
+        found = [run.values(protocol)[metric] for run in self.runs]
+        return [value for value in found if value is not None]
+
+
+def published_table(benchmark: str, protocol: str) -> Table:
+    rows = published.published(benchmark, protocol)
+    return _published(f"{benchmark}, {protocol} KNN, as published", rows, METRICS)
+
+
+def ablation_table(protocol: str) -> Table:
+    benchmark = published.document()["ablation"]["benchmark"]
+    rows = published.published_ablation(protocol)
+    return _published(f"ablation of osiris-d on {benchmark}, {protocol} KNN, as published", rows, METRICS)
+
+
+def environment_table() -> Table:
+    about = published.document()["environments"]
+    rows = published.published_environments()
+    title = f"accuracy within each environment of {about['benchmark']}, {about['protocol']} KNN, as published"
+    return _published(title, rows, tuple(next(iter(rows.values()))))
+
+
+def _published(title: str, rows: dict[str, dict[str, Summary]], metrics: Sequence[str]) -> Table:
+    order = [name for name in rows if name not in REFERENCES] + [name for name in rows if name in REFERENCES]
+    columns = []
+    for column in number_columns(metrics):
+        values = [rows[name][column.name].mean if column.name in rows[name] else None for name in order]
+        competing = [value if name not in REFERENCES else None for name, value in zip(order, values, strict=True)]
+        columns.append(mark(competing, column.better == "higher"))
+    cells = []
+    for index, name in enumerate(order):
+        found = [rows[name].get(metric) for metric in metrics]
+        cells.append((name, *(_number(one, marks[index]) for one, marks in zip(found, columns, strict=True))))
+    notes = (
+        f"percent, mean ± deviation over three seeds; {published.settings()}",
+        "the paper's own marks are not consistent; these follow one rule, without the rows below the line",
+    )
+    rule = {number for number, name in enumerate(order) if name in REFERENCES}
+    return Table(title, (Column("method"), *number_columns(metrics)), tuple(cells), notes, frozenset(rule))
+
+
+def comparison_table(
+    runs: Sequence[Run],
+    protocol: str = "class-agnostic",
+    by: Literal["method", "run"] = "method",
+    with_paper: bool = False,
+) -> Table:
+    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with the best row's."""
+    check(runs)
+    groups = group(runs, by)
+    marks = []
+    for column in number_columns(METRICS):
+        means = [_mean(one.values(protocol, column.name)) if one.competes else None for one in groups]
+        marks.append(mark(means, column.better == "higher"))
+    best = max((one for one in groups if one.competes), key=lambda one: _order(one, protocol), default=None)
+    paper = published.published(runs[0].benchmark, protocol) if with_paper else {}
+    if with_paper and runs[0].benchmark == published.document()["ablation"]["benchmark"]:
+        paper = published.published_ablation(protocol) | paper
+    rows: list[tuple[Cell, ...]] = []
+    rules = set()
+    for index, one in enumerate(groups):
+        if index and (paper or (not one.competes and groups[index - 1].competes)):
+            rules.add(len(rows))
+        numbers = [_over_seeds(one.values(protocol, name), marks[at][index]) for at, name in enumerate(METRICS)]
+        rows.append((one.name, str(len(one.runs)), *numbers, *_against(one, best, protocol)))
+        known = paper.get(one.runs[0].method)
+        if known:
+            rows.append(("  paper", str(3), *(_number(known.get(name)) for name in METRICS), "", ""))
+    columns = (Column("method"), Column("seeds"), *number_columns(METRICS), Column("p"), Column("A - best A"))
+    return Table(_title(runs, protocol), columns, tuple(rows), _notes(runs, best, with_paper), frozenset(rules))
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Refuse what cannot stand in one table."""
+    if not runs:
+        raise UserError("there are no runs to compare.")
+    require_same({str(run.path): run.fingerprint for run in runs})
+    for run in runs:
+        if not run.complete:
+            done, all_tasks = len(run.metrics["evaluations"]), len(run.metrics["task_names"])
+            raise UserError(f"{run.path} has finished {done} of {all_tasks} tasks; let it finish, or leave it out.")
+
+
+def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
+    """Rows in the order of appearance, references last."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        members = groups.setdefault(run.method if by == "method" else str(run.path), [])
+        twin = next((one for one in members if one.seed == run.seed), None)
+        if twin is not None:
+            raise UserError(
+                f"{twin.path} and {run.path} are both {run.method} with seed {run.seed}: their mean would mix"
+                " different runs. Leave one out, or give each run a row of its own with --by run."
+            )
+        members.append(run)
+    return sorted((Group(name, tuple(members)) for name, members in groups.items()), key=lambda one: not one.competes)
+
+
+def _title(runs: Sequence[Run], protocol: str) -> str:
+    about = runs[0].fingerprint
+    known = [f"k = {about['k']}"] if "k" in about else []
+    known += [f"tau = {about['temperature']}"] if "temperature" in about else []
+    known += [f"bank of {about['bank_images']:,} images"] if "bank_images" in about else []
+    return f"{runs[0].benchmark}, {protocol} KNN ({', '.join([*known, 'fingerprint ' + about['hash']])})"
+
+
+def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[str, ...]:
+    notes = ["percent, mean ± sample deviation (ddof 1) over seeds"]
+    if best is not None:
+        notes.append(
+            f"compared with {best.name}, the best A: p of an unpaired t-test over seeds, and the difference in A with its"
+            " 95% paired bootstrap interval over test images"
+        )
+    if with_paper:
+        notes.append(f"paper: three seeds, {published.settings()}")
+    return (*notes, *config_differences(runs))
+
+
+def config_differences(runs: Sequence[Run]) -> list[str]:
+    """Training settings that the protocol does not fix: said, not refused. Options of a method differ between methods."""
+    notes = []
+    same_method = {run.method for run in runs}
+    for name in sorted({name for run in runs for name in run.config}):
+        section = name.split(".")[0]
+        if section in ("learning", "projector"):
+            subsets = [list(runs)]
+        elif section == "method":
+            subsets = [[run for run in runs if run.method == method] for method in sorted(same_method)]
+        else:
+            continue
+        for subset in subsets:
+            values = {repr(run.config[name]): run for run in subset if name in run.config}
+            if len(values) > 1:
+                shown = "; ".join(f"{value} in {run.path}" for value, run in values.items())
+                notes.append(f"mind that {name} differs: {shown}")
+    return notes
+
+
+def _against(one: Group, best: Group | None, protocol: str) -> tuple[str, str]:
+    """(p of the t-test on A, difference in A with its bootstrap interval), empty where there is nothing to compare."""
+    if best is None or one is best:
+        return "", ""
+    test = t_test(one.values(protocol, "A"), best.values(protocol, "A"))
+    p = "" if test is None else "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"
+    mine, theirs = _hits(one, protocol), _hits(best, protocol)
+    if mine is None or theirs is None or mine[0].shape[1] != theirs[0].shape[1]:
+        return p, ""
+    interval = paired_bootstrap(mine[0], theirs[0], mine[1])
+    return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
+
+
+def _hits(one: Group, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
+    found = [run.hits(protocol) for run in one.runs]
+    known = [hits for hits in found if hits is not None]
+    if len(known) < len(found):
+        return None
+    return np.stack([hit for hit, _ in known]), known[0][1]
+
+
+def _order(one: Group, protocol: str) -> float:
+    value = _mean(one.values(protocol, "A"))
+    return float("-inf") if value is None else value
+
+
+def _mean(values: list[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _over_seeds(values: list[float], how: Literal["best", "second"] | None) -> Number:
+    return Number(_mean(values), deviation(values), how)
+
+
+def _number(summary: Summary | None, how: Literal["best", "second"] | None = None) -> Number:
+    return Number(None) if summary is None else Number(summary.mean, summary.deviation, how)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from osiris.errors import UserError
+from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
+from osiris.evaluation.evaluate import evaluate_features
+from osiris.evaluation.features import Features
+
+
+@pytest.fixture(scope="module")
+def evaluation(clustered):
+    features, benchmark = clustered
+    return evaluate_features(features, benchmark, ProtocolConfig(protocols=PROTOCOLS))
+
+
+def test_numbers_are_json_and_follow_from_the_predictions(evaluation, clustered):
+    _, benchmark = clustered
+    numbers = json.loads(json.dumps(evaluation.numbers, allow_nan=False))
+    assert numbers["labelled"] and numbers["bank_size"] == 5000 and numbers["test_size"] == 500
+    arrays = evaluation.arrays
+    label, task = arrays["label"], arrays["task"]
+    for name in PROTOCOLS:
+        hit = arrays[f"prediction.{name}"] == label
+        found = numbers["protocols"][name]
+        assert found["accuracy"] == pytest.approx([100 * float(hit[task == i].float().mean()) for i in range(5)])
+        assert found["per_class"] == pytest.approx([100 * float(hit[label == i].float().mean()) for i in range(20)])
+    predicted = arrays["prediction.task-level"]
+    assert numbers["task_level"]["accuracy"] == pytest.approx(100 * float((predicted == task).float().mean()))
+    confusion = torch.tensor(numbers["task_level"]["confusion"])
+    assert confusion.sum() == 500 and confusion.diagonal().sum() == (predicted == task).sum()
+    assert confusion[2, 4] == ((task == 2) & (predicted == 4)).sum()
+    within = arrays["prediction.within-environment"] == label
+    assert numbers["environments"]["inside"] == pytest.approx(100 * float(within[task < 2].float().mean()))
+    assert numbers["environments"]["outside"] == pytest.approx(100 * float(within[task >= 2].float().mean()))
+
+
+def test_restrictions_keep_to_the_allowed_classes_and_help(evaluation, clustered):
+    _, benchmark = clustered
+    arrays, numbers = evaluation.arrays, evaluation.numbers
+    for name in ("task-aware", "task-aware-masked"):
+        for predicted, task in zip(arrays[f"prediction.{name}"].tolist(), arrays["task"].tolist(), strict=True):
+            assert predicted in benchmark.tasks[task]
+    inside = {label for task in (0, 1) for label in benchmark.tasks[task]}
+    for predicted, task in zip(arrays["prediction.within-environment"].tolist(), arrays["task"].tolist(), strict=True):
+        assert (predicted in inside) == (task in (0, 1))
+    means = {name: sum(numbers["protocols"][name]["accuracy"]) / 5 for name in PROTOCOLS}
+    assert 20 < means["class-agnostic"] < means["task-aware"] < 100
+
+
+def test_top5(evaluation):
+    agnostic = evaluation.numbers["protocols"]["class-agnostic"]
+    assert all(five > one for one, five in zip(agnostic["accuracy"], agnostic["top5"], strict=True))
+    assert evaluation.numbers["protocols"]["task-aware"]["top5"] == [None] * 5  # four classes: five guesses say nothing
+
+
+def test_same_bits_twice_and_no_global_randomness(clustered, evaluation):
+    features, benchmark = clustered
+    before = torch.get_rng_state()
+    again = evaluate_features(features, benchmark, ProtocolConfig(protocols=PROTOCOLS))
+    assert torch.equal(before, torch.get_rng_state())
+    assert again.numbers == evaluation.numbers
+    assert set(again.arrays) == set(evaluation.arrays)
+    for name, array in again.arrays.items():
+        assert torch.equal(array, evaluation.arrays[name]), name
+
+
+def test_arrays_can_be_saved(evaluation, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    save_file(evaluation.arrays, tmp_path / "task-01.safetensors")
+    assert set(load_file(tmp_path / "task-01.safetensors")) >= {
+        "label", "task", "prediction.class-agnostic", "class_similarity", "histogram.overall", "histogram.inside",
+        "projection.points", "neighbours.bank",
+    }  # fmt: skip
+
+
+def test_without_labels_only_health(make_benchmark):
+    benchmark = make_benchmark(torch.arange(40) % 4, torch.arange(12) % 4, ((0, 1), (2, 3)))
+    assert benchmark.test is not None
+    test = dataclasses.replace(benchmark.test, label=None)
+    bank = dataclasses.replace(benchmark.bank, label=None)
+    unlabelled = dataclasses.replace(benchmark, bank=bank, test=test, class_names=(), tasks=((), ()))
+    features = Features(torch.randn(40, 8), torch.randn(12, 8))
+    found = evaluate_features(features, unlabelled, ProtocolConfig())
+    assert found.numbers["labelled"] is False and "health" in found.numbers and "protocols" not in found.numbers
+    assert "the images have no labels" in found.numbers["missing"]
+    assert "projection.points" in found.arrays and "label" not in found.arrays
+    nothing = evaluate_features(
+        Features(features.bank, None), dataclasses.replace(unlabelled, test=None), ProtocolConfig()
+    )
+    assert "there are no test images" in nothing.numbers["missing"] and nothing.arrays == {}
+
+
+def test_a_task_without_test_images_has_no_accuracy(make_benchmark):
+    benchmark = make_benchmark(torch.arange(40) % 4, torch.tensor([0, 1, 1, 0]), ((0, 1), (2, 3)))
+    numbers = evaluate_features(Features(torch.randn(40, 8), torch.randn(4, 8)), benchmark, ProtocolConfig()).numbers
+    for found in numbers["protocols"].values():
+        assert found["accuracy"][0] is not None and found["accuracy"][1] is None
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_diverged_features_are_refused_with_advice(make_benchmark):
+    benchmark = make_benchmark(torch.arange(8) % 4, torch.arange(4), ((0, 1), (2, 3)))
+    bad = Features(torch.randn(8, 3), torch.full((4, 3), torch.nan))
+    with pytest.raises(UserError, match="diverged.*lower learning rate"):
+        evaluate_features(bad, benchmark, ProtocolConfig())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"k": 0}, {"temperature": 0.0}, {"protocols": ("task-awre",)}, {"evaluate_every": 0}]
+)
+def test_impossible_protocols_are_refused(wrong):
+    with pytest.raises(UserError):
+        ProtocolConfig(**wrong)

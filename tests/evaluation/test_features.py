@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from osiris.console import Ticker
+from osiris.data.base import ArrayImages
+from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.evaluate import evaluate_features
+from osiris.evaluation.features import Features, embed, embed_benchmark, join_shards, normalise_images
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+class Counting(nn.Module):
+    """Flattens; counts the images it has seen and remembers in which mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.seen = 0
+        self.modes: set[tuple[bool, bool]] = set()
+
+    def forward(self, images):
+        self.seen += len(images)
+        self.modes.add((self.training, torch.is_grad_enabled()))
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        return self.drop(images.flatten(1))
+
+
+@pytest.fixture
+def images():
+    return ArrayImages(np.random.default_rng(0).integers(0, 256, (23, 3, 4, 4), dtype=np.uint8))
+
+
+def test_values_are_those_of_the_normalised_images_in_order(images):
+    found = embed(Counting(), images, MEAN, STD, batch_size=5)
+    expected = (images.array / 255.0 - np.array(MEAN).reshape(3, 1, 1)) / np.array(STD).reshape(3, 1, 1)
+    np.testing.assert_allclose(found.numpy(), expected.reshape(23, -1), rtol=1e-5, atol=1e-5)
+    assert found.dtype == torch.float32 and not found.requires_grad
+
+
+def test_eval_mode_during_and_every_submodule_as_before_afterwards(images):
+    encoder = Counting().train()
+    encoder.drop.eval()  # a frozen part stays frozen
+    embed(encoder, images, MEAN, STD)
+    assert encoder.modes == {(False, False)}
+    assert encoder.training and not encoder.drop.training
+
+
+def test_modes_come_back_after_an_error(images):
+    class Failing(nn.Module):
+        def forward(self, images):
+            raise RuntimeError("no")
+
+    encoder = Failing().train()
+    with pytest.raises(RuntimeError):
+        embed(encoder, images, MEAN, STD)
+    assert encoder.training and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_shards_join_to_the_whole(images, world):
+    whole = embed(Counting(), images, MEAN, STD)
+    parts = [embed(Counting(), images, MEAN, STD, shard=(rank, world)) for rank in range(world)]
+    assert torch.equal(join_shards(parts), whole)
+
+
+def test_progress_counts_images(images):
+    class Recording(Ticker):
+        total = 0
+
+        def advance(self, amount: int = 1) -> None:
+            self.total += amount
+
+    ticker = Recording()
+    embed(Counting(), images, MEAN, STD, batch_size=7, ticker=ticker)
+    assert ticker.total == 23
+
+
+def test_no_global_randomness_is_consumed(images):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    embed(Counting(), images, MEAN, STD)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_normalisation_on_one_pixel():
+    pixel = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    assert normalise_images(pixel, MEAN, STD).flatten().tolist() == pytest.approx([2.5, 2.4, 0.7 / 0.3])
+
+
+def test_twenty_checkpoints_under_all_protocols_cost_twenty_passes(make_benchmark):
+    tasks = tuple((2 * task, 2 * task + 1) for task in range(20))
+    benchmark = make_benchmark(torch.arange(200) % 40, torch.arange(80) % 40, tasks, (("all", tuple(range(20))),))
+    protocol = ProtocolConfig(k=5, protocols=("class-agnostic", "task-aware", "task-aware-masked"), probe=False)
+    encoder = Counting()
+    for _ in range(20):
+        evaluate_features(embed_benchmark(encoder, benchmark), benchmark, protocol)
+    assert encoder.seen == 20 * (200 + 80)
+
+
+def test_without_test_images(make_benchmark):
+    benchmark = make_benchmark(torch.arange(20) % 4, None, ((0, 1), (2, 3)))
+    encoder = Counting()
+    features = embed_benchmark(encoder, benchmark)
+    assert features.test is None and features.bank.shape == (20, 48) and encoder.seen == 20
+
+
+def test_save_and_load(tmp_path):
+    features = Features(torch.randn(5, 3), torch.randn(2, 3))
+    features.save(tmp_path / "features.safetensors")
+    loaded = Features.load(tmp_path / "features.safetensors")
+    assert loaded.test is not None and features.test is not None
+    assert torch.equal(loaded.bank, features.bank) and torch.equal(loaded.test, features.test)
+    dataclasses.replace(features, test=None).save(tmp_path / "bank.safetensors")
+    assert Features.load(tmp_path / "bank.safetensors").test is None
