@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -44,18 +45,22 @@ class Source:
     """Further names of the classes, such as WordNet ids, that a class order may use."""
     episode_names: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    location: Path | None = None
+    """Its entry in the cache."""
+
+
+def rank_in_group(group: np.ndarray) -> np.ndarray:
+    """For each row how many rows of the same group come before it."""
+    by_group = np.argsort(group, kind="stable")
+    ordered = group[by_group]
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[by_group] = np.arange(len(group)) - np.searchsorted(ordered, ordered, side="left")
+    return rank
 
 
 def first_of_each(group: np.ndarray, limit: int | None) -> np.ndarray:
     """Which rows are among the first `limit` of their group: the same ones for every seed."""
-    if limit is None:
-        return np.ones(len(group), dtype=bool)
-    by_group = np.argsort(group, kind="stable")
-    ordered = group[by_group]
-    starts = np.searchsorted(ordered, ordered, side="left")
-    keep = np.empty(len(group), dtype=bool)
-    keep[by_group] = np.arange(len(group)) - starts < limit
-    return keep
+    return np.ones(len(group), dtype=bool) if limit is None else rank_in_group(group) < limit
 
 
 def by_class(
@@ -64,6 +69,7 @@ def by_class(
     tasks: orders.Tasks,
     config: BenchmarkConfig,
     environments: Sequence[tuple[str, tuple[int, ...]]] = (),
+    task_names: tuple[str, ...] = (),
 ) -> Benchmark:
     """Each class belongs to one task."""
     if source.train.label is None:
@@ -80,7 +86,8 @@ def by_class(
     if source.test is not None:
         assert source.test.label is not None
         test_task = task_of_label[source.test.label]
-    return _benchmark(name, source, train_task, test_task, tasks, config, tuple(environments))
+    task_names = tuple(task_names[old] for old in order) if task_names else ()
+    return _benchmark(name, source, train_task, test_task, tasks, config, tuple(environments), task_names)
 
 
 def by_episode(name: str, source: Source, config: BenchmarkConfig) -> Benchmark:
@@ -115,7 +122,7 @@ def _benchmark(
     tasks: orders.Tasks,
     config: BenchmarkConfig,
     environments: tuple[tuple[str, tuple[int, ...]], ...],
-    task_names: tuple[str, ...] = (),
+    task_names: tuple[str, ...],
 ) -> Benchmark:
     for option in ("train_per_class", "bank_per_class", "test_per_class"):
         limit = getattr(config, option)
@@ -145,6 +152,7 @@ def _benchmark(
         environments=environments,
         checksum=digest.hexdigest(),
         notices=tuple(notices),
+        location=source.location,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,10 @@ class Images(Protocol):
 
     def take(self, indices: Tensor) -> Tensor:
         """uint8 [len(indices), 3, height, width] on the CPU, in the order of `indices` (int64)."""
+        ...
+
+    def prefetch(self, indices: Tensor) -> None:
+        """A hint: these will be taken soon. Images that must be decoded begin to be so now."""
         ...
 
 
@@ -45,6 +50,9 @@ class ArrayImages:
     def take(self, indices: Tensor) -> Tensor:
         return torch.from_numpy(self.array[indices.numpy()])
 
+    def prefetch(self, indices: Tensor) -> None:
+        """They are decoded already."""
+
 
 @dataclass(frozen=True)
 class Subset:
@@ -62,6 +70,9 @@ class Subset:
 
     def take(self, indices: Tensor) -> Tensor:
         return self.source.take(self.indices[indices])
+
+    def prefetch(self, indices: Tensor) -> None:
+        self.source.prefetch(self.indices[indices])
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,8 @@ class Benchmark:
     """What the user should know, such as `only 50 of 500 images per class are present`."""
     task_names: tuple[str, ...] = ()
     """The episodes' names (folders, dates, places); empty where tasks are made of classes."""
+    location: Path | None = None
+    """The directory of the cache that holds the images (and the list of those that were skipped), if any."""
 
     @property
     def task_count(self) -> int:

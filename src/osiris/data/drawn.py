@@ -11,19 +11,17 @@ from osiris.data import cache
 from osiris.data.assemble import Source
 from osiris.data.config import BenchmarkConfig
 from osiris.data.ingest import Row, Tally, content_checksum, entry_part, write_part
-
-TRAIN_PER_CLASS = 250
-TEST_PER_CLASS = 50
-SIZE = 32
+from osiris.data.known import TINYWORLD_SIZE, TINYWORLD_TEST_PER_CLASS, TINYWORLD_TRAIN_PER_CLASS
 
 
 def load_tinyworld(config: BenchmarkConfig) -> Source:
-    """As many images as the limits ask for (tinyworld has no end); the defaults above otherwise."""
+    """As many images as the limits ask for (tinyworld has no end); the usual number otherwise."""
     from osiris.data import tinyworld
 
-    train = max(config.train_per_class or TRAIN_PER_CLASS, config.bank_per_class or TRAIN_PER_CLASS)
-    counts = {"train": train, "test": config.test_per_class or TEST_PER_CLASS}
-    size = config.image_size or SIZE
+    usual = TINYWORLD_TRAIN_PER_CLASS
+    train = max(config.train_per_class or usual, config.bank_per_class or usual)
+    counts = {"train": train, "test": config.test_per_class or TINYWORLD_TEST_PER_CLASS}
+    size = config.image_size or TINYWORLD_SIZE
     key = cache.entry_key("tinyworld", _code(Path(tinyworld.__file__).parent), repr(sorted(counts.items())), str(size))
     entry = cache.open_or_build(key, "tinyworld", lambda directory: _draw(directory, counts, size))
     train_part, test_part = entry_part(entry, "train"), entry_part(entry, "test")
@@ -36,6 +34,7 @@ def load_tinyworld(config: BenchmarkConfig) -> Source:
         mean=tinyworld.MEAN,
         std=tinyworld.STD,
         checksum=content_checksum(entry),
+        location=entry.directory,
     )
 
 

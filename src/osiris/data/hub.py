@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from osiris.console import notice
+import numpy as np
+
 from osiris.data import cache
-from osiris.data.assemble import Source
+from osiris.data.assemble import Part, Source
+from osiris.data.base import ArrayImages
 from osiris.data.config import BenchmarkConfig
+from osiris.data.decode import Encoded
+from osiris.data.fetch import fetch
 from osiris.data.ingest import (
     Row,
     Tally,
@@ -24,18 +28,24 @@ from osiris.data.ingest import (
     write_skipped,
 )
 from osiris.data.known import KnownDataset, class_ids, class_names
-from osiris.data.local import LocalCopy, find_local_copy
+from osiris.data.lazy import LazyImages
+from osiris.data.local import LocalCopy, find_local_copy, known_key
+from osiris.data.own import decode_limit
 from osiris.errors import UserError
 
 
 def load_known(known: KnownDataset, config: BenchmarkConfig) -> Source:
     """The data set from the cache, which is filled first if need be."""
-    entry = open_known(known, config)
+    size = known.size if config.image_size is None else config.image_size
+    images = known.class_count * (known.train_per_class + known.test_per_class)
+    lazy = size != known.size and images * 3 * size * size > decode_limit(config)
+    entry = open_known(known, config.data_dir, known.size if lazy else size, config.strict)
     refuse_skipped(entry, config.strict)
-    train, test = entry_part(entry, "train"), entry_part(entry, "test")
+    parts = [entry_part(entry, part) for part in ("train", "test")]
+    train, test = (_rescaled(part, size) if lazy and part is not None else part for part in parts)
     assert train is not None and test is not None
     notices = [*completeness_notices(known, entry), *skipped_notice(entry)]
-    if entry.manifest["resized"] and config.image_size in (None, known.size):
+    if entry.manifest["resized"] and size == known.size:
         notices.append(f"{entry.manifest['resized']} image(s) were not {known.size}x{known.size} and were resized.")
     return Source(
         name=known.name,
@@ -45,17 +55,28 @@ def load_known(known: KnownDataset, config: BenchmarkConfig) -> Source:
         class_aliases=class_ids(known),
         mean=known.mean,
         std=known.std,
-        checksum=content_checksum(entry),
+        checksum=f"{content_checksum(entry)} {size}",
+        location=entry.directory,
         notices=tuple(notices),
     )
 
 
-def open_known(known: KnownDataset, config: BenchmarkConfig) -> cache.Entry:
-    copy = find_local_copy(known, config.data_dir)
-    size = known.size if config.image_size is None else config.image_size
-    fingerprint = ["hub", known.repository] if copy is None else copy.fingerprint()
-    key = cache.entry_key(known.name, *fingerprint, str(size))
-    return cache.open_or_build(key, known.name, lambda directory: _build(known, copy, directory, size, config.strict))
+def _rescaled(part: Part, size: int) -> Part:
+    """Too large for the cache at the size asked for: each image is scaled when it is taken."""
+    images = part.images
+    assert isinstance(images, ArrayImages)
+    array = images.array
+
+    def read(numbers: Sequence[int]) -> list[Encoded]:
+        return [np.ascontiguousarray(array[number].transpose(1, 2, 0)) for number in numbers]
+
+    return Part(LazyImages(len(array), size, read, lambda number: f"cached image {number}"), part.label, part.episode)
+
+
+def open_known(known: KnownDataset, data_dir: Path | None, size: int, strict: bool) -> cache.Entry:
+    copy = find_local_copy(known, data_dir)
+    key = known_key(known, copy, size)
+    return cache.open_or_build(key, known.name, lambda directory: _build(known, copy, directory, size, strict))
 
 
 def completeness_notices(known: KnownDataset, entry: cache.Entry) -> list[str]:
@@ -93,25 +114,12 @@ def _build(known: KnownDataset, copy: LocalCopy | None, directory: Path, size: i
 
 def _open_datasets(known: KnownDataset, copy: LocalCopy | None) -> Any:
     """Split name -> `datasets` data set. Local files are streamed, which avoids a second copy of them on disk."""
-    import datasets
-
     if copy is not None:
+        import datasets
+
         files = {split: [str(path) for path in paths] for split, paths in copy.files.items()}
         return datasets.load_dataset("parquet", data_files=files, streaming=True)
-    notice(f"fetching {known.repository} from the Hugging Face hub")
-    try:
-        return datasets.load_dataset(known.repository)
-    except OSError as error:  # of which connection errors, offline mode and a missing repository are kinds
-        raise UserError(no_network(known, error)) from error
-
-
-def no_network(known: KnownDataset, error: Exception) -> str:
-    return (
-        f"could not fetch {known.repository} from the hub ({type(error).__name__}). Without a network, get the data by "
-        f"hand: on a connected machine run `hf download {known.repository} --repo-type dataset --local-dir "
-        f"{known.name}` (or download the parquet files of https://huggingface.co/datasets/{known.repository}), copy "
-        f"the folder here and pass it with --data-dir, or set OSIRIS_DATA to its parent."
-    )
+    return fetch(known.repository)
 
 
 def _rows(known: KnownDataset, dataset: Any, split: str) -> Iterator[Row]:

@@ -30,6 +30,10 @@ class KnownDataset:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+TINYWORLD_TRAIN_PER_CLASS = 250
+TINYWORLD_TEST_PER_CLASS = 50
+TINYWORLD_SIZE = 32
+
 KNOWN: dict[str, KnownDataset] = {
     "cifar100": KnownDataset(
         name="cifar100",

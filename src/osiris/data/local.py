@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from osiris.data.cache import entry_key
 from osiris.data.known import KnownDataset
 from osiris.errors import UserError
 
@@ -54,6 +55,25 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
         return None  # OSIRIS_DATA holds other data sets: this one comes from the hub
     found = sorted(path.name for path in root.iterdir())[:8]
     raise UserError(f"{root} does not hold {known.name}: it has {', '.join(found) or 'no files'}. {layout(known)}")
+
+
+def known_key(known: KnownDataset, copy: LocalCopy | None, size: int) -> str:
+    """Its place in the cache: a local copy by its content, the hub's by its name."""
+    fingerprint = ["hub", known.repository] if copy is None else copy.fingerprint()
+    return entry_key(known.name, *fingerprint, str(size))
+
+
+def resolve_place(name: str, data_dir: Path | None) -> str:
+    """Where a `dataset:NAME` is: on this disk as named, in --data-dir, below OSIRIS_DATA, else on the hub."""
+    if Path(name).expanduser().exists():
+        return name
+    if data_dir is not None:
+        if not data_dir.expanduser().is_dir():
+            raise UserError(f"--data-dir: {data_dir} is not a directory.")
+        return str(data_dir.expanduser())
+    variable = os.environ.get("OSIRIS_DATA")
+    below = [Path(variable).expanduser() / part for part in (name, name.split("/")[-1])] if variable else []
+    return next((str(path) for path in below if path.is_dir()), name)
 
 
 def candidates(known: KnownDataset, root: Path) -> list[Path]:

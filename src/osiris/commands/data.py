@@ -1,0 +1,140 @@
+"""`osiris data`: fetch, cache and verify a benchmark ahead of time, and look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from osiris.data.base import Benchmark, Split
+
+
+@dataclass(frozen=True)
+class Args:
+    """Fetch a benchmark's data, decode it into the cache and verify it.
+
+    On a cluster, run this where there is a network; training on nodes without one then finds the data in the cache.
+
+    Examples:
+        osiris data split-cifar100-20
+        osiris data structured-tiny-imagenet --data-dir ~/downloads/tiny-imagenet
+        osiris data folder:photos --show --out sheets
+    """
+
+    name: Positional[str]
+    """A benchmark (see `osiris list benchmarks`), `split-DATASET-N`, `folder:PATH`, `dataset:NAME`, `arrays:FILE`."""
+    data_dir: Path | None = None
+    """Local copy of the hub's files; the default is the variable OSIRIS_DATA, then the hub."""
+    show: bool = False
+    """Write a contact sheet of each task: a row of images for every class."""
+    out: Path = Path("contact-sheets")
+    """Where the contact sheets go."""
+    class_order: str | None = None
+    """`seed:N` for a random class order, or a JSON file with a list of class names."""
+    shuffle_tasks: int | None = None
+    """Shuffle the order of the tasks with this seed."""
+    image_size: int | None = None
+    """Side of the square images in pixels (default: the data's own)."""
+    image_column: str | None = None
+    """Of a `dataset:`: the column with the images."""
+    label_column: str | None = None
+    """Of a `dataset:`: the column with the classes."""
+    episode_column: str | None = None
+    """Of a `dataset:`: the column with the episodes, such as a date or a place."""
+    strict: bool = False
+    """Stop at an image that cannot be decoded instead of skipping and listing it."""
+
+
+COLUMNS = 12
+"""Images per row of a contact sheet."""
+UNLABELLED_ROWS = 6
+
+
+def run(args: Args) -> int:
+    from osiris.console import console, notice
+    from osiris.data.benchmarks import load_benchmark
+    from osiris.data.cache import open_entry
+    from osiris.data.config import BenchmarkConfig
+
+    benchmark = load_benchmark(
+        BenchmarkConfig(
+            benchmark=args.name,
+            data_dir=args.data_dir,
+            class_order=args.class_order,
+            shuffle_tasks=args.shuffle_tasks,
+            image_size=args.image_size,
+            image_column=args.image_column,
+            label_column=args.label_column,
+            episode_column=args.episode_column,
+            strict=args.strict,
+        )
+    )
+    for text in benchmark.notices:
+        notice(text)
+    console.print(_table(benchmark))
+    size = 0
+    entry = None if benchmark.location is None else open_entry(benchmark.location.name)
+    if entry is not None:
+        entry.verify()
+        size = entry.bytes_on_disk()
+    _, height, width = benchmark.train.images.shape
+    console.print(f"images    {width}x{height}, {len(benchmark.train):,} train, {_count(benchmark.test)} test")
+    console.print(f"classes   {benchmark.class_count or 'no labels: accuracy cannot be computed'}")
+    console.print(f"cache     {benchmark.location or 'none'} ({size / 2**20:,.0f} MB)", soft_wrap=True)
+    console.print(f"checksum  {benchmark.checksum} (verified)", soft_wrap=True)
+    if args.show:
+        for path in write_contact_sheets(benchmark, args.out):
+            console.print(f"wrote {path}", soft_wrap=True)
+    return 0
+
+
+def _count(split: Split | None) -> str:
+    return "no" if split is None else f"{len(split):,}"
+
+
+def _table(benchmark: Benchmark):
+    from rich.table import Table
+
+    environment = {task: name for name, tasks in benchmark.environments for task in tasks}
+    table = Table("task", "train", "test", "classes", title=benchmark.name, title_justify="left")
+    for task, labels in enumerate(benchmark.tasks):
+        test = 0 if benchmark.test is None else int((benchmark.test.task == task).sum())
+        name = benchmark.task_names[task] if benchmark.task_names else environment.get(task, "")
+        names = ", ".join(benchmark.class_names[label] for label in labels)
+        count = len(benchmark.training_indices(task))
+        table.add_row(f"{task + 1} {name}".strip(), f"{count:,}", f"{test:,}", names or "unlabelled")
+    return table
+
+
+def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
+    """One PNG per task: a row for each class, or some rows of unlabelled images."""
+    import re
+
+    from osiris.files import write_atomically
+    from osiris.report.contact_sheet import contact_sheet
+
+    paths: list[Path] = []
+    for task in range(benchmark.task_count):
+        rows, names = _rows(benchmark, task)
+        scale = max(1, 64 // benchmark.train.images.shape[2])
+        sheet = contact_sheet(rows, names, scale)
+        stem = re.sub(r"[^A-Za-z0-9-]+", "-", benchmark.name).strip("-")
+        path = out / f"{stem}-task-{task + 1:02d}.png"
+        write_atomically(path, lambda temporary, sheet=sheet: sheet.save(temporary, format="PNG"))
+        paths.append(path)
+    return paths
+
+
+def _rows(benchmark: Benchmark, task: int):
+    indices = benchmark.training_indices(task)
+    if benchmark.train.label is None:
+        chosen = [indices[start : start + COLUMNS] for start in range(0, COLUMNS * UNLABELLED_ROWS, COLUMNS)]
+        chosen = [rows for rows in chosen if len(rows)]
+        return [benchmark.train.images.take(rows) for rows in chosen], [""] * len(chosen)
+    labels = benchmark.train.label[indices]
+    chosen = [indices[labels == label][:COLUMNS] for label in benchmark.tasks[task]]
+    names = [benchmark.class_names[label] for label in benchmark.tasks[task]]
+    return [benchmark.train.images.take(rows) for rows in chosen], names
