@@ -21,6 +21,10 @@ from osiris.processes import gather
 from osiris.randomness import scoped
 
 
+Head = str | nn.Module | tuple[str | nn.Module, ...]
+"""g, h, past.g, a term's own module, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
+
+
 class Frozen(nn.Module):
     """A copy of a network that neither trains nor leaves evaluation mode."""
 
@@ -115,26 +119,27 @@ class Representations:
         self.counts = {name: views.shape[1] for name, views in self.views.items()} if counts is None else dict(counts)
         self.micro_batch, self.autocast, self.passes = micro_batch, autocast, passes
         self._features: dict[tuple[str, int], Tensor] = {}
-        self._outputs: dict[tuple[str, int, int], Tensor] = {}
-        self._shared: dict[tuple[str, int, int], Tensor] = {}
+        self._outputs: dict[tuple[str, int, tuple[int, ...]], Tensor] = {}
+        self._shared: dict[tuple[str, int, tuple[int, ...]], Tensor] = {}
         names = tuple(self.views) if encode is None else encode
         if names:
             self._encode_together(networks.encoder, names, "live")
 
-    def __call__(self, name: str, head: str | nn.Module = "g", encoder: str | nn.Module = "live") -> Tensor:
+    def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """Normalised embeddings of the global batch, [2, N, d]."""
-        key = (name, id(self._encoder(encoder)), id(self._head(head)))
+        key = (name, id(self._encoder(encoder)), tuple(id(module) for module in self._heads(head)))
         if key not in self._shared:
             self._shared[key] = self.share(self.outputs(name, head, encoder), name)
         return self._shared[key]
 
-    def outputs(self, name: str, head: str | nn.Module = "g", encoder: str | nn.Module = "live") -> Tensor:
+    def outputs(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """Head outputs of this process' rows, before normalisation, [2, n, d]."""
-        module = self._head(head)
-        key = (name, id(self._encoder(encoder)), id(module))
+        *before, last = self._heads(head)
+        key = (name, id(self._encoder(encoder)), tuple(id(module) for module in (*before, last)))
         if key not in self._outputs:
+            rows = self.outputs(name, tuple(before), encoder) if before else self.features(name, encoder)
             with self._cast():
-                self._outputs[key] = module(self.features(name, encoder))
+                self._outputs[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
         return self._outputs[key]
 
     def features(self, name: str, encoder: str | nn.Module = "live") -> Tensor:
@@ -185,6 +190,9 @@ class Representations:
         if not isinstance(encoder, str):
             return encoder
         return self.networks.encoder if encoder == "live" else self.networks.past["encoder"]
+
+    def _heads(self, head: Head) -> list[nn.Module]:
+        return [self._head(part) for part in (head if isinstance(head, tuple) else (head,))]
 
     def _head(self, head: str | nn.Module) -> nn.Module:
         if not isinstance(head, str):

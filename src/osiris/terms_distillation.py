@@ -121,9 +121,7 @@ class Predict(Term):
             self.predictor = predictor(config.projector_output, config.projector_hidden, self.batch_norm)
 
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
-        outputs = rep.outputs(X, head="g")
-        predicted = self.predictor(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
-        prediction, target = rep.share(predicted, X), rep(X, head="past.g", encoder="past")
+        prediction, target = rep(X, head=("g", self.predictor)), rep(X, head="past.g", encoder="past")
         value = losses.distil(prediction, target, tau, self.positive, self.keep_other)
         if self.symmetric:
             value = (value + losses.distil(target, prediction, tau, self.positive, self.keep_other)) / 2
