@@ -164,5 +164,11 @@ def _check(method: Method) -> None:
             raise UserError(f"--{name} is a weight from 0 up, not {value}.")
     if not 0 < method.replay <= 1:
         raise UserError(f"--replay-fraction is above 0 and at most 1, not {method.replay}.")
-    if any(isinstance(term, Mixed) for term in method.terms) and method.replay != 1:
-        raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
+    for term in method.terms:
+        if isinstance(term, Mixed) and method.replay != 1:
+            raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
+        if isinstance(term, Mixed) and not 0 < term.alpha < float("inf"):
+            raise UserError(f"--mixup-alpha is above 0, not {term.alpha}.")
+        interval = term.options.get("interval")
+        if interval is not None and interval < 1:
+            raise UserError(f"--pocon-interval is a number of steps from 1 up, not {interval}.")

@@ -36,7 +36,7 @@ class Method:
     past: tuple[Term, ...] = ()
     cross_weight: float = 1.0
     past_weight: float | None = 1.0
-    """None: ewc's, 50 for five tasks and 100 otherwise (Appendix B)."""
+    """None: each term's own, which depends on the number of tasks for ewc (Appendix B) and is 1 for the others."""
     replay: float = 0.75
     """|Y| / |X|."""
     second_space: Literal["copy", "fresh"] = "copy"
@@ -60,15 +60,15 @@ class Method:
 
     def weighted(self, task_count: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of every term with a weight; a term without one is not computed."""
-        past_weight = (50.0 if task_count == 5 else 100.0) if self.past_weight is None else self.past_weight
         rows = []
         for role, terms, weight in (
             ("current", self.current, 1.0),
             ("cross", self.cross, self.cross_weight),
-            ("past", self.past, past_weight),
+            ("past", self.past, self.past_weight),
         ):
             if weight != 0:
-                rows += [(name, term, weight) for name, term in zip(_names(role, terms), terms)]
+                weights = [term.default_weight(task_count) if weight is None else weight for term in terms]
+                rows += list(zip(_names(role, terms), terms, weights))
         return rows
 
     @property
@@ -171,10 +171,15 @@ def find_method(name: str) -> Method:
     if base not in ZOO:
         raise unknown("method", name, [*ZOO, *READINGS])
     method = ZOO[base]
-    for ablation in ablations:
+    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # weights are settled last
         if ablation not in ABLATIONS:
             raise unknown("ablation", ablation, ABLATIONS)
-        if not (method.cross or method.past or ablations.index(ablation)):
-            raise UserError(f"{base} has neither a cross nor a past term: {name!r} would be {base} itself.")
-        method = ABLATIONS[ablation](method)
+        before, method = method, ABLATIONS[ablation](method)
+        if _written(before) == _written(method):
+            raise UserError(f"/{ablation} changes nothing in {base}: {name!r} would be the same method without it.")
     return replace(method, name=name)
+
+
+def _written(method: Method) -> list[tuple]:
+    """What is computed, comparable: terms themselves are modules, which compare by identity."""
+    return [(name, term.kind, term.options, weight) for name, term, weight in method.weighted(0)]

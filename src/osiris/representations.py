@@ -20,7 +20,6 @@ from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, project
 from osiris.processes import gather
 from osiris.randomness import scoped
 
-
 Head = str | nn.Module | tuple[str | nn.Module, ...]
 """g, h, past.g, a term's own module, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
 

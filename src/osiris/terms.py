@@ -78,6 +78,11 @@ class Term(nn.Module):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
+    def formula(self) -> str:
+        """How tables, pictures and the method pages write it (notation: docs/methods/README.md)."""
+        return self.kind
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Inputs that the live encoder must see."""
         return (X,)
@@ -97,11 +102,15 @@ class Term(nn.Module):
         """Fields it wants stored with each memory image."""
         return ()
 
+    def default_weight(self, task_count: int) -> float:
+        """Its weight where a method leaves it open."""
+        return 1.0
+
     def attach(self, networks: Networks, seed: int) -> None:
         """Create what it must remember."""
 
     def make(self, views: Mapping[str, Tensor], drawn: Drawn) -> dict[str, Tensor]:
-        """Inputs of its own, made of X and Y."""
+        """Inputs of its own, made of X and Y, with the rows of X."""
         return {}
 
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
@@ -126,6 +135,10 @@ class Contrast(Term):
     space: Space = "g"
 
     @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}({self.batch.replace('+', ' ∪ ')})"
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         return tuple(self.batch.split("+"))
 
@@ -142,6 +155,10 @@ class Negatives(Term):
     space: Space = "g"
 
     @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}(X; negatives X ∪ Y)"
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         return (X, Y)
 
@@ -155,6 +172,10 @@ class Cross(Term):
 
     kind: ClassVar[str] = "cross"
     space: Space = "h"
+
+    @property
+    def formula(self) -> str:
+        return f"½ [CROSS_{self.space}(X → Y) + CROSS_{self.space}(Y → X)]"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -179,6 +200,10 @@ class Distil(Term):
     positive: Literal["same", "other"] = "same"
     """Which view of the image the checkpoint's embedding is the positive of (Eq. 2 reads as `other`)."""
 
+    @property
+    def formula(self) -> str:
+        return f"½ [DISTIL({self.space} f → {self.space} f*) + DISTIL({self.space} f* → {self.space} f)](X)"
+
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
         now, past = rep(X, head=self.space), rep(X, head=self.space, encoder="past")
         rows = losses.distil(now, past, tau, self.positive)
@@ -193,6 +218,10 @@ class Match(Term):
     kind: ClassVar[str] = "match"
     stores: ClassVar[str] = "embeddings"
     space: Space = "g"
+
+    @property
+    def formula(self) -> str:
+        return f"mean ‖{self.space} f(Y) − stored z‖²"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -220,8 +249,17 @@ class Mixed(Term):
     space: Space = "g"
 
     @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}(ν X + (1 − ν) Y), ν ~ Beta({self.alpha:g}, {self.alpha:g})"
+
+    @property
+    def mixture(self) -> str:
+        """Named by its alpha: two mixtures in one method are two inputs."""
+        return f"mix({self.alpha:g})"
+
+    @property
     def inputs(self) -> tuple[str, ...]:
-        return ("mix",)
+        return (self.mixture,)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -234,7 +272,7 @@ class Mixed(Term):
 
     def make(self, views: Mapping[str, Tensor], drawn: Drawn) -> dict[str, Tensor]:
         nu = self.nu(drawn)
-        return {"mix": nu * views[X] + (1 - nu) * views[Y]}
+        return {self.mixture: nu * views[X] + (1 - nu) * views[Y]}
 
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
-        return losses.contrast(rep("mix", head=self.space), tau)
+        return losses.contrast(rep(self.mixture, head=self.space), tau)

@@ -32,12 +32,20 @@ class Elastic(Term):
     """The paper does not say how the Fisher is normalised; `sum` gives unit trace."""
 
     @property
+    def formula(self) -> str:
+        return "Σ F (θ − θ*)²"
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         return ()
 
     @property
     def spaces(self) -> frozenset[str]:
         return frozenset()
+
+    def default_weight(self, task_count: int) -> float:
+        """50 for five tasks and 100 for twenty (Appendix B); the paper gives no other counts: 100 there too."""
+        return 50.0 if task_count == 5 else 100.0
 
     def attach(self, networks: Networks, seed: int) -> None:
         for index, parameter in enumerate(networks.encoder.parameters()):
@@ -115,6 +123,10 @@ class Predict(Term):
     batch_norm: bool = False
     """BatchNorm in the predictor."""
 
+    @property
+    def formula(self) -> str:
+        return ("½ [DISTIL(m f → g* f*) + DISTIL(g* f* → m f)]" if self.symmetric else "DISTIL(m f → g* f*)") + "(X)"
+
     def attach(self, networks: Networks, seed: int) -> None:
         config = networks.projector_config
         with scoped(seed, "init.predictor"):
@@ -166,6 +178,10 @@ class Expert(_Snapshots):
     kind: ClassVar[str] = "expert"
     stores: ClassVar[str] = "expert"
 
+    @property
+    def formula(self) -> str:
+        return "NTX_φ(X) + mean ‖m f(X) − φ̄(X)‖²"
+
     def attach(self, networks: Networks, seed: int) -> None:
         self.expert = copy.deepcopy(networks.encoder)
         self.projector = copy.deepcopy(networks.heads["g"])
@@ -195,6 +211,10 @@ class Snapshot(_Snapshots):
 
     kind: ClassVar[str] = "snapshot"
     stores: ClassVar[str] = "f*"
+
+    @property
+    def formula(self) -> str:
+        return "mean ‖n f(X) − f̄(X)‖²"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.encoder_past = Frozen(networks.encoder)

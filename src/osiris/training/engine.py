@@ -79,11 +79,14 @@ class Engine:
         views = {X: self._views_of_x(indices, task, step)}
         if slots is not None:
             views[Y] = self._views_of_y(slots, task, step)
-        counts = {X: len(indices), Y: 0 if slots is None else len(slots), "mix": len(indices)}
-        rep = self.represent(self.objective.make(views, drawn), counts, self.objective.inputs(task), passes)
+        views = self.objective.make(views, drawn)
+        # What a term makes has the rows of X.
+        counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
+        rep = self.represent(views, counts, self.objective.inputs(task), passes)
         loss, values = self.objective(rep, drawn)
-        finite, norm = self._update(loss, phase, step)
+        # Before the update: the embedding of this step's model (der).
         fields = {name: rep(X, head="g")[0].detach() for name in self.memory.fields}
+        finite, norm = self._update(loss, phase, step)
         self._offer(indices, task, step, fields)
         detached = {name: value.detach() for name, value in values.items()}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
