@@ -18,8 +18,7 @@ def evaluation(clustered):
     return evaluate_features(features, benchmark, ProtocolConfig(protocols=PROTOCOLS))
 
 
-def test_numbers_are_json_and_follow_from_the_predictions(evaluation, clustered):
-    _, benchmark = clustered
+def test_numbers_are_json_and_follow_from_the_predictions(evaluation):
     numbers = json.loads(json.dumps(evaluation.numbers, allow_nan=False))
     assert numbers["labelled"] and numbers["bank_size"] == 5000 and numbers["test_size"] == 500
     arrays = evaluation.arrays
@@ -107,7 +106,7 @@ def test_a_task_without_test_images_has_no_accuracy(make_benchmark):
 def test_diverged_features_are_refused_with_advice(make_benchmark):
     benchmark = make_benchmark(torch.arange(8) % 4, torch.arange(4), ((0, 1), (2, 3)))
     bad = Features(torch.randn(8, 3), torch.full((4, 3), torch.nan))
-    with pytest.raises(UserError, match="diverged.*lower learning rate"):
+    with pytest.raises(UserError, match=r"diverged.*lower learning rate"):
         evaluate_features(bad, benchmark, ProtocolConfig())
 
 

@@ -28,13 +28,13 @@ def test_one_point_is_a_collapse():
 def test_two_directions_are_a_collapse():
     features = torch.randn(500, 2) @ torch.randn(2, 64)
     numbers = health(features)
-    assert numbers["effective_rank"] == pytest.approx(2, abs=0.1) and numbers["spread"] > 0.5
+    assert numbers["effective_rank"] == pytest.approx(2, abs=0.1) and (numbers["spread"] or 0) > 0.5
     assert "effective dimensions" in (collapsed(numbers) or "")
 
 
 @pytest.mark.parametrize("directions", [1, 3, 10])
 def test_effective_rank_of_orthogonal_directions(directions):
-    assert effective_rank(torch.eye(20)[torch.arange(100) % directions]) == pytest.approx(directions)
+    assert effective_rank(torch.eye(20)[torch.arange(90) % directions]) == pytest.approx(directions)
 
 
 def test_effective_rank_against_the_singular_values():

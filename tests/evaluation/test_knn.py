@@ -203,7 +203,7 @@ def measure(*sizes: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("collapsed", [0, 1])
 def test_memory_is_bounded(collapsed):
-    """A thousand queries on a bank of 50,000 are 190 MiB of similarities; held at a time are 128 MiB and little more."""
+    """A thousand queries on a bank of 50,000 are 190 MiB of similarities; 128 MiB are held at a time."""
     extra, _ = measure(50_000, 1_000, 16, collapsed)
     assert extra < 450
 

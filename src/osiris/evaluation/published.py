@@ -44,7 +44,7 @@ def published(benchmark: str, protocol: str = "class-agnostic") -> dict[str, dic
 
 
 def published_ablation(protocol: str = "class-agnostic") -> dict[str, dict[str, Summary]]:
-    """osiris-d without its parts on split-cifar100-20 (Tables 4 and 8), by the names of the zoo: `osiris-d/no-cross`."""
+    """osiris-d without its parts on split-cifar100-20 (Tables 4 and 8), by their names in the zoo."""
     by_protocol = document()["ablation"]["results"]
     _require(protocol, by_protocol)
     return {name: _summaries(row) for name, row in by_protocol[protocol].items()}

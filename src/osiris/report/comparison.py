@@ -68,10 +68,10 @@ def _published(title: str, rows: dict[str, dict[str, Summary]], metrics: Sequenc
         cells.append((name, *(_number(one, marks[index]) for one, marks in zip(found, columns, strict=True))))
     notes = (
         f"percent, mean ± deviation over three seeds; {published.settings()}",
-        "the paper's own marks are not consistent; these follow one rule, without the rows below the line",
+        "the paper's own marks are not consistent; these follow one rule, and offline is out of the competition",
     )
-    rule = {number for number, name in enumerate(order) if name in REFERENCES}
-    return Table(title, (Column("method"), *number_columns(metrics)), tuple(cells), notes, frozenset(rule))
+    rule = frozenset(number for number, name in enumerate(order) if name in REFERENCES)
+    return Table(title, (Column("method"), *number_columns(metrics)), tuple(cells), notes, rule)
 
 
 def comparison_table(
@@ -102,6 +102,8 @@ def comparison_table(
         if known:
             rows.append(("  paper", str(3), *(_number(known.get(name)) for name in METRICS), "", ""))
     columns = (Column("method"), Column("seeds"), *number_columns(METRICS), Column("p"), Column("A - best A"))
+    if all(row[-2:] == ("", "") for row in rows):
+        columns, rows, best = columns[:-2], [row[:-2] for row in rows], None
     return Table(_title(runs, protocol), columns, tuple(rows), _notes(runs, best, with_paper), frozenset(rules))
 
 
@@ -143,8 +145,8 @@ def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[s
     notes = ["percent, mean ± sample deviation (ddof 1) over seeds"]
     if best is not None:
         notes.append(
-            f"compared with {best.name}, the best A: p of an unpaired t-test over seeds, and the difference in A with its"
-            " 95% paired bootstrap interval over test images"
+            f"compared with {best.name}, the best A: p of an unpaired t-test over seeds, and the difference in A with"
+            " its 95% paired bootstrap interval over test images"
         )
     if with_paper:
         notes.append(f"paper: three seeds, {published.settings()}")
@@ -152,15 +154,15 @@ def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[s
 
 
 def config_differences(runs: Sequence[Run]) -> list[str]:
-    """Training settings that the protocol does not fix: said, not refused. Options of a method differ between methods."""
+    """Training settings that the protocol does not fix: said, not refused. Methods may differ in their own options."""
     notes = []
-    same_method = {run.method for run in runs}
+    methods = sorted({run.method for run in runs})
     for name in sorted({name for run in runs for name in run.config}):
         section = name.split(".")[0]
         if section in ("learning", "projector"):
             subsets = [list(runs)]
         elif section == "method":
-            subsets = [[run for run in runs if run.method == method] for method in sorted(same_method)]
+            subsets = [[run for run in runs if run.method == method] for method in methods]
         else:
             continue
         for subset in subsets:

@@ -110,12 +110,12 @@ class Table:
     def latex(self) -> str:
         """A booktabs table as in the paper: the best in bold, the second best underlined."""
         layout = "".join("r" if self._numeric(number) else "l" for number in range(len(self.columns)))
-        notes = " ".join(_sentence(note) for note in self._notes("best", "second best"))
+        notes = " ".join(_sentence(note) for note in self._notes("bold: best", "underlined: second best"))
         header = " & ".join(
             _escape(column.name) + _arrow(Column("", column.better), r" ($\uparrow$)", r" ($\downarrow$)")
             for column in self.columns
         )
-        lines = [r"\begin{table}", rf"\caption{{{_escape(_sentence(self.title))} {_escape(notes)}}}"]
+        lines = [r"\begin{table}", rf"\caption{{{_escape(self.title)}. {_escape(notes)}}}"]
         lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", header + r" \\", r"\midrule"]
         for index, row in enumerate(self.rows):
             if index in self.rules:
@@ -213,10 +213,16 @@ def _escape(text: str) -> str:
 
 
 def show(table: Table, form: Format) -> None:
-    """Print to standard output: with styles on a terminal, whole lines in a pipe."""
-    from osiris.console import console
+    """Print to standard output: with styles on a terminal, whole lines in a pipe. CSV has no place for notes: they go
+    to standard error."""
+    from rich.markup import escape
+
+    from osiris.console import console, notice
 
     if form == "text" and console.is_terminal:
         console.print(table.rich())
-    else:
-        print(table.render(form), end="")
+        return
+    print(table.render(form), end="")
+    if form == "csv":
+        for note in table.notes:
+            notice(escape(note))

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from osiris.errors import UserError
+from osiris.evaluation.foreign import find_prefix, from_file, infer_config, load_foreign, map_keys
+from osiris.models import EncoderConfig, build_encoder
+
+SMALL = EncoderConfig(width=8, blocks=(1, 2, 1, 1))
+BATCH = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm="bn")
+
+
+def randomised(config: EncoderConfig):
+    """An encoder whose every parameter and buffer is distinct, so that a mixed-up key shows."""
+    encoder = build_encoder(config, seed=3)
+    for number, (name, tensor) in enumerate(encoder.state_dict().items()):
+        if tensor.is_floating_point() and "running_var" not in name:
+            tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)) * 0.1)
+    return encoder.eval()
+
+
+def foreign_names(state, prefix, **renames):
+    renamed = {}
+    for name, value in state.items():
+        for old, new in renames.items():
+            name = name.replace(old, new)
+        renamed[prefix + name] = value
+    return renamed
+
+
+@pytest.mark.parametrize("config", [SMALL, BATCH], ids=["gn", "bn"])
+@pytest.mark.parametrize(
+    ("prefix", "renames"),
+    [
+        ("", {}),
+        ("encoder.", {}),
+        ("backbone.", {"downsample": "shortcut"}),
+        ("module.backbone.", {"downsample": "shortcut"}),
+        ("model.module.encoder.", {"bn1": "gn1", "bn2": "gn2"}),
+        ("net.", {"bn1": "norm1", "bn2": "norm2"}),
+    ],
+)
+def test_naming_schemes_come_back_to_the_same_encoder(tmp_path, config, prefix, renames):
+    encoder = randomised(config)
+    state = foreign_names(encoder.state_dict(), prefix, **renames)
+    state |= {
+        "projector.0.weight": torch.zeros(2),
+        prefix + "fc.weight": torch.zeros(3),
+        prefix + "linear.bias": torch.ones(1),
+    }
+    save_file(state, tmp_path / "weights.safetensors")
+    loaded, description = load_foreign(str(tmp_path / "weights.safetensors"))
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(loaded.eval()(images), encoder(images))
+    assert description["norm"] == config.norm and description["width"] == 8
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda s: {"state_dict": s, "epoch": 3}, lambda s: {"model": {"state_dict": s}}, dict]
+)
+def test_torch_checkpoints_in_containers(tmp_path, wrap):
+    encoder = randomised(SMALL)
+    torch.save(wrap(foreign_names(encoder.state_dict(), "encoder.")), tmp_path / "last.ckpt")
+    loaded, _, padding = from_file(tmp_path / "last.ckpt")
+    images = torch.randn(2, 3, 16, 16)
+    assert padding is None and torch.equal(loaded.eval()(images), encoder(images))
+
+
+def test_lightning_files_have_a_stem_padded_by_two(tmp_path):
+    """CaSSLe and solo-learn: a 3x3 stem with padding 2 makes 18 x 18 of 16 x 16."""
+    encoder = randomised(BATCH)
+    record = {"state_dict": foreign_names(encoder.state_dict(), "encoder."), "pytorch-lightning_version": "1.5"}
+    torch.save(record, tmp_path / "cassle.ckpt")
+    loaded, description = load_foreign(str(tmp_path / "cassle.ckpt"))
+    images = torch.randn(2, 3, 16, 16)
+    assert description["stem_padding"] == 2 and loaded.get_submodule("conv1")(images).shape[-1] == 18
+    ours, description = load_foreign(str(tmp_path / "cassle.ckpt"), stem_padding=1)
+    assert "stem_padding" not in description and torch.equal(ours.eval()(images), encoder(images))
+
+
+def test_a_second_copy_of_the_encoder_is_left_alone():
+    state = randomised(SMALL).state_dict()
+    both = foreign_names(state, "backbone.") | foreign_names(state, "momentum_backbone.")
+    assert find_prefix(list(both)) == "backbone." and map_keys(both).keys() == state.keys()
+    several = foreign_names(state, "student.") | foreign_names(state, "other.")
+    with pytest.raises(UserError, match=r"several encoders.*'other\.', 'student\.'"):
+        map_keys(several)
+    assert map_keys(several, "student.").keys() == state.keys()
+
+
+def test_config_is_read_from_the_shapes():
+    for config in (SMALL, BATCH, EncoderConfig(width=16, stem="large")):
+        assert infer_config(build_encoder(config).state_dict()) == config
+
+
+def test_mistakes_are_explained(tmp_path):
+    save_file(randomised(SMALL).state_dict(), tmp_path / "small.safetensors")
+    path = str(tmp_path / "small.safetensors")
+    with pytest.raises(UserError, match="not a resnet18"):
+        load_foreign(path, arch="resnet18")
+    with pytest.raises(UserError, match="Did you mean 'resnet18'"):
+        load_foreign(path, arch="resnet-18")
+    with pytest.raises(UserError, match="does not exist"):
+        load_foreign(str(tmp_path / "missing.pt"))
+    state = randomised(SMALL).state_dict()
+    del state["layer3.0.conv2.weight"]
+    save_file(state, tmp_path / "broken.safetensors")
+    with pytest.raises(UserError, match=r"1 missing, such as layer3\.0\.conv2\.weight"):
+        load_foreign(str(tmp_path / "broken.safetensors"))
+    (tmp_path / "text.safetensors").write_text("hello")
+    with pytest.raises(UserError, match="not a safetensors file"):
+        load_foreign(str(tmp_path / "text.safetensors"))
+    torch.save({"head.weight": torch.ones(1)}, tmp_path / "head.pt")
+    with pytest.raises(UserError, match="no ResNet encoder"):
+        load_foreign(str(tmp_path / "head.pt"))
+
+
+def test_code_in_a_file_is_not_run(tmp_path):
+    torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
+    with pytest.raises(UserError, match="without running code"):
+        load_foreign(str(tmp_path / "module.pt"))
+
+
+def test_python_entry(tmp_path, monkeypatch):
+    (tmp_path / "my_encoders.py").write_text(
+        "from torch import nn\ndef flat():\n    return nn.Flatten()\ndef wrong():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    encoder, description = load_foreign("my_encoders:flat")
+    assert isinstance(encoder, nn.Flatten) and description == {"entry": "my_encoders:flat"}
+    assert str(tmp_path) not in sys.path
+    with pytest.raises(UserError, match=r"returned int, not a torch\.nn\.Module"):
+        load_foreign("my_encoders:wrong")
+    with pytest.raises(UserError, match="has no function 'nothing'"):
+        load_foreign("my_encoders:nothing")
+    with pytest.raises(UserError, match="No module named 'not_there'"):
+        load_foreign("not_there:flat")
