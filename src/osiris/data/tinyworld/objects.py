@@ -169,7 +169,7 @@ def beetle(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
         wings = s.ellipse(u, v - 0.12, 0.62, 0.76)
         head = s.circle(u, v + 0.68, 0.26)
         side = np.abs(u)
-        legs = s.strokes(side, v, ((0.4, -0.3, 0.9, -0.5), (0.5, 0.12, 0.95, 0.12), (0.4, 0.5, 0.85, 0.8)), 0.06)
+        legs = s.strokes(side, v, ((0.4, -0.3, 0.9, -0.5), (0.5, 0.12, 0.95, 0.12), (0.4, 0.5, 0.78, 0.76)), 0.06)
         return s.union(wings, head, legs), s.common(pattern(u, v, 0.9 + 0.25 * variation), wings + 0.1)
 
     return draw
@@ -198,7 +198,7 @@ TASKS: tuple[Task, ...] = (
     ),
     Task("buttons", "indoor", tuple(Kind(f"button with {n}", button(n), 1.5) for n in (1, 2, 3, 4))),
     Task("letters", "indoor", tuple(Kind(f"letter {name}", letter(name), 0.35) for name in LETTERS)),
-    Task("signs", "city", tuple(Kind(n, sign(n), 0.6) for n in ("ring", "double ring", "broken ring", "barred ring"))),
+    Task("signs", "city", tuple(Kind(n, sign(n), 0.9) for n in ("ring", "double ring", "broken ring", "barred ring"))),
     Task(
         "wheels",
         "city",
@@ -214,15 +214,15 @@ TASKS: tuple[Task, ...] = (
             for n in (5, 8)
         ),
     ),
-    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), 0.6) for n in ("oval", "crescent", "heart", "clover"))),
+    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), 0.9) for n in ("oval", "crescent", "heart", "clover"))),
     Task(
         "beetles",
         "wild",
         (
             Kind("lined beetle", beetle(lambda u, v, k: s.stripes(u, 0.42 * k)), 0.6),
-            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.5 * k, 0.16)), 0.6),
+            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.5 * k, 0.16)), 0.8),
             Kind("banded beetle", beetle(lambda u, v, k: s.stripes(v - 0.12, 0.46 * k)), 0.6),
-            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), 0.6),
+            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), 0.8),
         ),
     ),
 )

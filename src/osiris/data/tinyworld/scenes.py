@@ -57,12 +57,12 @@ class Environment:
 
 def room(x: Field, y: Field, r: Uniform) -> Field:
     """A papered wall over a wooden floor."""
-    hue = between(r(), 0.06, 0.14)
-    wall = colour(hue, between(r(), 0.12, 0.3), between(r(), 0.6, 0.85))
+    hue = between(r(), 0.09, 0.11)
+    wall = colour(hue, between(r(), 0.18, 0.24), between(r(), 0.55, 0.6))
     paper = covered(s.stripes(x + between(r(), -1, 1), between(r(), 0.3, 0.5)), 0.1)
     wall = mix(wall, wall * 0.9, paper * (r() < 0.6))
     height = between(r(), 0.35, 0.75)
-    floor = colour(hue - 0.03, between(r(), 0.35, 0.55), between(r(), 0.4, 0.6))
+    floor = colour(hue - 0.03, between(r(), 0.42, 0.48), between(r(), 0.42, 0.47))
     planks = covered(s.stripes(y - height, 0.2, 0.2), 0.06)
     picture = mix(wall, mix(floor, floor * 0.85, planks), covered(height - y))
     return mix(picture, floor * 0.75, covered(np.abs(y - height) - 0.03))
@@ -70,13 +70,13 @@ def room(x: Field, y: Field, r: Uniform) -> Field:
 
 def street(x: Field, y: Field, r: Uniform) -> Field:
     """A skyline of five houses before a hazy sky."""
-    hue = between(r(), 0.56, 0.66)
-    zenith = colour(hue, between(r(), 0.2, 0.45), between(r(), 0.45, 0.9))
+    hue = between(r(), 0.6, 0.63)
+    zenith = colour(hue, between(r(), 0.28, 0.34), between(r(), 0.45, 0.52))
     ramp = y * 0.5 + 0.5 + 0 * hue
     picture = mix(zenith, 0.35 + 0.6 * zenith, ramp)
     for column in range(5):
         left = -1 + 0.4 * column
-        house = colour(hue, between(r(), 0.05, 0.2), between(r(), 0.3, 0.55))
+        house = colour(hue, between(r(), 0.12, 0.18), between(r(), 0.33, 0.43))
         body = s.box(x - left - 0.2, y - 1, 0.19, between(r(), 0.4, 1.5))
         panes = s.common(s.stripes(x - left, 0.2, 0.4), s.stripes(y, 0.25, 0.4))
         picture = mix(picture, mix(house, house * 1.25, covered(panes, 0.1)), covered(body))
@@ -85,9 +85,9 @@ def street(x: Field, y: Field, r: Uniform) -> Field:
 
 def meadow(x: Field, y: Field, r: Uniform) -> Field:
     """Hills behind a meadow with blades of grass."""
-    hue = between(r(), 0.24, 0.34)
-    sky = colour(between(r(), 0.48, 0.56), between(r(), 0.1, 0.3), between(r(), 0.7, 0.95))
-    grass = colour(hue, between(r(), 0.35, 0.6), between(r(), 0.35, 0.6))
+    hue = between(r(), 0.28, 0.31)
+    sky = colour(between(r(), 0.50, 0.53), between(r(), 0.15, 0.2), between(r(), 0.6, 0.66))
+    grass = colour(hue, between(r(), 0.44, 0.5), between(r(), 0.38, 0.44))
     ridge = between(r(), -0.6, 0.1) + 0.12 * np.sin(x * between(r(), 2, 5) + 6.3 * r())
     near = ridge + between(r(), 0.3, 0.6) + 0.1 * np.sin(x * between(r(), 2, 5) + 6.3 * r())
     picture = mix(sky, grass * 0.75 + 0.12, covered(ridge - y))
@@ -112,7 +112,7 @@ def grass_blades(x: Field, y: Field, r: Uniform) -> Field:
 
 
 ENVIRONMENTS: tuple[Environment, ...] = (
-    Environment("indoor", room, (-0.02, 0.14), (0.45, 0.8), (1.06, 1.0, 0.9), book_corner, 0.07),
-    Environment("city", street, (0.52, 0.72), (0.2, 0.6), (0.94, 0.98, 1.08), lamp_pole, 0.6),
-    Environment("wild", meadow, (0.1, 0.28), (0.4, 0.8), (1.0, 1.05, 0.94), grass_blades, 0.3),
+    Environment("indoor", room, (0.0, 0.14), (0.35, 0.6), (1.06, 1.0, 0.9), book_corner, 0.07),
+    Environment("city", street, (0.53, 0.68), (0.15, 0.4), (0.94, 0.98, 1.08), lamp_pole, 0.6),
+    Environment("wild", meadow, (0.09, 0.23), (0.35, 0.6), (1.0, 1.05, 0.94), grass_blades, 0.3),
 )

@@ -1,0 +1,44 @@
+"""The contact sheet shows every image at its place, enlarged without smoothing, and names the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from osiris.report.contact_sheet import GAP, INK, MARGIN, PAPER, contact_sheet
+
+
+def rows(*counts: int, height: int = 5, width: int = 7) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(60, 200, (n, 3, height, width), dtype=torch.uint8, generator=generator) for n in counts]
+
+
+def test_every_image_is_at_its_place_and_exact():
+    images = rows(3, 1, 2)
+    sheet = np.asarray(contact_sheet(images, ["a", "bb", "long name"], scale=3))
+    left = sheet.shape[1] - MARGIN - (3 * (7 * 3 + GAP) - GAP)
+    for row, line in enumerate(images):
+        for column, image in enumerate(line):
+            top, start = MARGIN + row * (15 + GAP), left + column * (21 + GAP)
+            tile = sheet[top : top + 15, start : start + 21]
+            expected = image.permute(1, 2, 0).numpy().repeat(3, axis=0).repeat(3, axis=1)
+            np.testing.assert_array_equal(tile, expected)
+    empty = sheet[MARGIN + 15 + GAP : MARGIN + 30 + GAP, left + 21 + GAP : -MARGIN]
+    assert (empty == PAPER).all(), "a short row leaves paper"
+
+
+def test_names_are_drawn_on_the_left_of_their_row():
+    named, blank = (
+        np.asarray(contact_sheet(rows(1, 1, height=16), ["first", name], scale=1)) for name in ("second", "")
+    )
+    label = slice(0, -(MARGIN + 7))
+    lower = MARGIN + 16 + GAP
+    assert (named[lower:-MARGIN, label] < 128).any() and not (blank[lower:-MARGIN, label] < 128).any()
+    assert (named[MARGIN : MARGIN + 16, label] < 128).any()
+    assert max(INK) < 128
+
+
+def test_a_longer_name_widens_the_sheet_and_scale_enlarges_it():
+    short = contact_sheet(rows(2), ["ab"], scale=1)
+    assert contact_sheet(rows(2), ["ab" * 10], scale=1).width > short.width
+    assert contact_sheet(rows(2), ["ab"], scale=4).height == 5 * 4 + 2 * MARGIN
