@@ -82,12 +82,12 @@ def run(args: Args) -> int:
         size = entry.bytes_on_disk()
     _, height, width = benchmark.train.images.shape
     console.print(f"images    {width}x{height}, {len(benchmark.train):,} train, {_count(benchmark.test)} test")
-    console.print(f"classes   {benchmark.class_count or 'no labels: accuracy cannot be computed'}")
-    console.print(f"cache     {benchmark.location or 'none'} ({size / 2**20:,.0f} MB)", soft_wrap=True)
-    console.print(f"checksum  {benchmark.checksum} (verified)", soft_wrap=True)
+    console.print(f"classes   {benchmark.class_count or 'none: without labels accuracy cannot be computed'}")
+    console.print(f"cache     {benchmark.location or 'none'} ({size / 2**20:,.0f} MB)", soft_wrap=True, markup=False)
+    console.print(f"checksum  {benchmark.checksum} (verified)", soft_wrap=True, markup=False)
     if args.show:
         for path in write_contact_sheets(benchmark, args.out):
-            console.print(f"wrote {path}", soft_wrap=True)
+            console.print(f"wrote {path}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -96,16 +96,17 @@ def _count(split: Split | None) -> str:
 
 
 def _table(benchmark: Benchmark):
+    from rich.markup import escape
     from rich.table import Table
 
     environment = {task: name for name, tasks in benchmark.environments for task in tasks}
-    table = Table("task", "train", "test", "classes", title=benchmark.name, title_justify="left")
+    table = Table("task", "train", "test", "classes", title=escape(benchmark.name), title_justify="left")
     for task, labels in enumerate(benchmark.tasks):
         test = 0 if benchmark.test is None else int((benchmark.test.task == task).sum())
         name = benchmark.task_names[task] if benchmark.task_names else environment.get(task, "")
         names = ", ".join(benchmark.class_names[label] for label in labels)
         count = len(benchmark.training_indices(task))
-        table.add_row(f"{task + 1} {name}".strip(), f"{count:,}", f"{test:,}", names or "unlabelled")
+        table.add_row(escape(f"{task + 1} {name}".strip()), f"{count:,}", f"{test:,}", escape(names or "unlabelled"))
     return table
 
 

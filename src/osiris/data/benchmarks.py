@@ -171,14 +171,13 @@ def _describe(named: NamedBenchmark) -> dict[str, Any]:
 
 
 def _presence(known: KnownDataset) -> tuple[Entry | None, str]:
-    from osiris.data.cache import open_entry
-    from osiris.data.local import find_local_copy, known_key
+    from osiris.data.local import cached_known, find_local_copy
 
     try:
         copy = find_local_copy(known, None)
     except UserError as error:
         return None, f"damaged: {error}"
-    entry = open_entry(known_key(known, copy, known.size))
+    entry = cached_known(known, copy, known.size)
     if entry is not None:
         return entry, "cached"
     return None, "no: fetched from the hub when needed" if copy is None else "local files, not yet cached"

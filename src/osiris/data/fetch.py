@@ -28,7 +28,7 @@ def fetch(repository: str, configuration: str | None = None) -> Any:
         raise UserError(by_hand(repository, error)) from error
     except ValueError as error:  # several configurations, or files that `datasets` cannot read
         raise UserError(
-            f"{repository}: {error} (name a configuration with dataset:{repository}@CONFIGURATION)"
+            f"{repository}: {one_line(error)} (name a configuration with dataset:{repository}@CONFIGURATION)"
         ) from None
 
 
@@ -40,6 +40,11 @@ def by_hand(repository: str, error: Exception) -> str:
         f"the files of https://huggingface.co/datasets/{repository}), copy the folder here and pass it with "
         "--data-dir, or set OSIRIS_DATA to the folder that holds it."
     )
+
+
+def one_line(error: Exception) -> str:
+    """What a library says, fit for a message."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def hub_reachable() -> bool:

@@ -16,7 +16,7 @@ from osiris.data.assemble import Part, Source
 from osiris.data.base import ArrayImages
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.fetch import fetch
+from osiris.data.fetch import fetch, one_line
 from osiris.data.ingest import (
     Row,
     Tally,
@@ -29,7 +29,7 @@ from osiris.data.ingest import (
 )
 from osiris.data.known import KnownDataset, class_ids, class_names
 from osiris.data.lazy import LazyImages
-from osiris.data.local import LocalCopy, find_local_copy, known_key
+from osiris.data.local import LocalCopy, cached_known, find_local_copy, known_key
 from osiris.data.own import decode_limit
 from osiris.errors import UserError
 
@@ -75,6 +75,9 @@ def _rescaled(part: Part, size: int) -> Part:
 
 def open_known(known: KnownDataset, data_dir: Path | None, size: int, strict: bool) -> cache.Entry:
     copy = find_local_copy(known, data_dir)
+    entry = cached_known(known, copy, size)
+    if entry is not None:
+        return entry
     key = known_key(known, copy, size)
     return cache.open_or_build(key, known.name, lambda directory: _build(known, copy, directory, size, strict))
 
@@ -85,9 +88,6 @@ def completeness_notices(known: KnownDataset, entry: cache.Entry) -> list[str]:
     for part, published in (("train", known.train_per_class), ("test", known.test_per_class)):
         counts = entry.manifest["class_counts"][part]
         numbers = [counts.get(str(label), 0) for label in range(known.class_count)]
-        if min(numbers) == 0:
-            missing = [class_names(known)[label] for label, number in enumerate(numbers) if number == 0]
-            raise UserError(f"this copy of {known.name} has no {part} images of {', '.join(missing[:6])}.")
         if set(numbers) != {published}:
             have = str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"
             short.append(f"{have} of {published} {part} images per class")
@@ -107,9 +107,18 @@ def _build(known: KnownDataset, copy: LocalCopy | None, directory: Path, size: i
         per_class = known.train_per_class if part == "train" else known.test_per_class
         total = known.class_count * per_class
         write_part(directory, part, _rows(known, parts[split], split), total, size, strict, tally)
+        _refuse_empty_classes(known, part, tally)
     write_skipped(directory, tally)
     source = known.repository if copy is None else str(copy.root)
     return {"dataset": known.name, "source": source, "size": size, **tally.manifest()}
+
+
+def _refuse_empty_classes(known: KnownDataset, part: str, tally: Tally) -> None:
+    missing = [name for label, name in enumerate(class_names(known)) if str(label) not in tally.class_counts[part]]
+    if missing:
+        damaged = f" {len(tally.skipped)} images could not be decoded: is the file damaged?" if tally.skipped else ""
+        shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        raise UserError(f"this copy of {known.name} has no {part} images of {shown}.{damaged}")
 
 
 def _open_datasets(known: KnownDataset, copy: LocalCopy | None) -> Any:
@@ -145,5 +154,5 @@ def _rows(known: KnownDataset, dataset: Any, split: str) -> Iterator[Row]:
                 number += 1
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(
-            f"{known.name}, {split}: cannot read past row {number} ({error}). Fetch the files again."
+            f"{known.name}, {split}: cannot read past row {number} ({one_line(error)}). Fetch the files again."
         ) from error

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from osiris.data.cache import entry_key
+from osiris.data.cache import Entry, cache_root, entry_key, open_entry
 from osiris.data.known import KnownDataset
 from osiris.errors import UserError
 
@@ -61,6 +61,26 @@ def known_key(known: KnownDataset, copy: LocalCopy | None, size: int) -> str:
     """Its place in the cache: a local copy by its content, the hub's by its name."""
     fingerprint = ["hub", known.repository] if copy is None else copy.fingerprint()
     return entry_key(known.name, *fingerprint, str(size))
+
+
+def cached_known(known: KnownDataset, copy: LocalCopy | None, size: int) -> Entry | None:
+    """Its entry in the cache. Without a local copy, one that was filled from a complete copy elsewhere will do."""
+    entry = open_entry(known_key(known, copy, size))
+    if entry is not None or copy is not None:
+        return entry
+    for directory in sorted(cache_root().glob(f"{known.name}-*")):
+        entry = open_entry(directory.name)
+        if entry is not None and entry.manifest.get("size") == size and is_complete(known, entry):
+            return entry
+    return None
+
+
+def is_complete(known: KnownDataset, entry: Entry) -> bool:
+    whole = {"train": known.train_per_class, "test": known.test_per_class}
+    return entry.manifest.get("dataset") == known.name and all(
+        len(counts) == known.class_count and set(counts.values()) == {whole[part]}
+        for part, counts in entry.manifest["class_counts"].items()
+    )
 
 
 def resolve_place(name: str, data_dir: Path | None) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.fetch import fetch
+from osiris.data.fetch import fetch, one_line
 from osiris.data.local import check_parquet
 from osiris.data.records import Catalogue, Records, natural
 from osiris.errors import UserError
@@ -81,7 +81,7 @@ def _open(name: str) -> dict[str, Any]:
         except UserError:
             raise
         except Exception as error:  # `datasets` wraps what its readers raise in several types
-            raise UserError(f"cannot read {path} as a data set: {str(error) or type(error).__name__}") from error
+            raise UserError(f"cannot read {path} as a data set: {one_line(error)}") from error
     return dict(opened) if hasattr(opened, "items") else {"train": opened}
 
 
@@ -224,7 +224,7 @@ def _records(table: Any, column: str, part: str, label: np.ndarray | None, episo
     try:
         images = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
     except Exception as error:
-        raise UserError(f"the column {column!r} does not hold images or paths of images: {error}") from None
+        raise UserError(f"the column {column!r} does not hold images or paths of images: {one_line(error)}") from None
 
     def read(numbers: Sequence[int]) -> list[Encoded]:
         values = images[list(numbers)][column]

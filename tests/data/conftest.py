@@ -1,0 +1,30 @@
+"""Every test gets a cache of its own; real data is looked for only by the tests that are marked so."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Read by `datasets` when it is first imported: nothing of a test run may land in the user's own cache.
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="osiris-test-hf-")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if request.node.get_closest_marker("real_data"):
+        shared: Path = request.getfixturevalue("real_cache")
+        monkeypatch.setenv("OSIRIS_CACHE", str(shared))
+        return shared
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OSIRIS_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def real_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Decoded once for all tests on real data."""
+    return tmp_path_factory.mktemp("real-cache")

@@ -1,0 +1,23 @@
+"""Small image files for the tests of own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int, size: tuple[int, int] = (20, 20)) -> Image.Image:
+    """A smooth image that no other seed gives, so that JPEG keeps it apart too."""
+    random = np.random.default_rng(seed)
+    coarse = Image.fromarray(random.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    return coarse.resize(size, Image.Resampling.BICUBIC)
+
+
+def write_pictures(folder: Path, count: int, seed: int, size: tuple[int, int] = (20, 20)) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.png" for number in range(count)]
+    for number, path in enumerate(paths):
+        picture(1000 * seed + number, size).save(path)
+    return paths

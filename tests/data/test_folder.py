@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import picture, write_pictures
+from PIL import Image
+
+from osiris.data.base import Benchmark
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.errors import UserError
+
+
+def load(folder: Path, **options) -> Benchmark:
+    return load_benchmark(BenchmarkConfig(f"folder:{folder}", **options))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three episodes without labels; day10 must come after day2."""
+    root = tmp_path / "photos"
+    for seed, day in enumerate(("day1", "day2", "day10")):
+        write_pictures(root / day, 4 + seed, seed)
+    return root
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    root = tmp_path / "labelled"
+    write_pictures(root / "morning" / "cat", 10, 1)
+    write_pictures(root / "morning" / "dog", 5, 2)
+    write_pictures(root / "evening" / "cat", 10, 3)
+    return root
+
+
+def test_episodes_in_the_order_of_their_names(photos: Path) -> None:
+    benchmark = load(photos)
+    assert benchmark.task_names == ("day1", "day2", "day10")
+    assert benchmark.train.task.tolist() == [0] * 4 + [1] * 5 + [2] * 6
+    assert benchmark.tasks == ((), (), ()) and benchmark.class_names == ()
+    assert benchmark.train.label is None and benchmark.test is None and not benchmark.labelled
+    assert benchmark.mean == (0.485, 0.456, 0.406) and benchmark.std == (0.229, 0.224, 0.225)
+    first = benchmark.train.images.take(torch.tensor([0, 14]))
+    assert (first[0].numpy() == np.asarray(picture(0)).transpose(2, 0, 1)).all()
+    assert (first[1].numpy() == np.asarray(picture(2005)).transpose(2, 0, 1)).all()
+
+
+def test_class_folders_give_labels_and_a_fifth_is_held_out(labelled: Path) -> None:
+    benchmark = load(labelled)
+    assert benchmark.class_names == ("cat", "dog")
+    assert benchmark.task_names == ("evening", "morning")
+    assert benchmark.tasks == ((0,), (0, 1))
+    assert benchmark.labelled and benchmark.test is not None
+    assert len(benchmark.train) == 20 and len(benchmark.test) == 5
+    held = list(zip(benchmark.test.task.tolist(), benchmark.test.label.tolist()))  # type: ignore[union-attr]
+    assert sorted(held) == [(0, 0), (0, 0), (1, 0), (1, 0), (1, 1)]
+    assert any("a fifth of each class (5 of 25 images) is held out" in text for text in benchmark.notices)
+    seen = benchmark.train.images.take(torch.arange(20)).flatten(1).tolist()
+    tested = benchmark.test.images.take(torch.arange(5)).flatten(1).tolist()
+    assert not {tuple(row) for row in seen} & {tuple(row) for row in tested}
+    assert load(labelled).checksum == benchmark.checksum
+
+
+def test_train_and_test_at_the_top(labelled: Path, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+    shutil.copytree(labelled, root / "train")
+    write_pictures(root / "test" / "morning" / "dog", 2, 7)
+    write_pictures(root / "test" / "evening" / "cat", 3, 8)
+    write_pictures(root / "notes" / "cat", 1, 9)
+    benchmark = load(root)
+    assert len(benchmark.train) == 25 and benchmark.test is not None and len(benchmark.test) == 5
+    assert benchmark.test.task.tolist() == [0, 0, 0, 1, 1]
+    assert benchmark.test.label is not None and benchmark.test.label.tolist() == [0, 0, 0, 1, 1]
+    assert any("its others are left out (notes)" in text for text in benchmark.notices)
+    write_pictures(root / "test" / "morning" / "fox", 1, 9)
+    with pytest.raises(UserError, match="the test part has the class 'fox', which has no training images"):
+        load(root)
+
+
+def test_an_episode_may_be_called_train(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "vehicles" / "train", 2, 1)
+    write_pictures(tmp_path / "vehicles" / "bus", 2, 2)
+    assert load(tmp_path / "vehicles").task_names == ("bus", "train")
+
+
+def test_one_flat_folder_is_one_episode(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "flat", 3, 1)
+    benchmark = load(tmp_path / "flat")
+    assert benchmark.task_names == ("flat",) and len(benchmark.train) == 3
+
+
+def test_split_by_class(tmp_path: Path) -> None:
+    for seed, name in enumerate(("ant", "bee", "cat", "dog")):
+        write_pictures(tmp_path / "animals" / name, 5, seed)
+    benchmark = load_benchmark(BenchmarkConfig(f"split-folder:{tmp_path / 'animals'}-2", class_order="seed:3"))
+    assert sorted(len(task) for task in benchmark.tasks) == [2, 2]
+    assert benchmark.class_names == ("ant", "bee", "cat", "dog") and len(benchmark.train) == 16
+    with pytest.raises(UserError, match="--class-order needs tasks made of classes: use split-folder"):
+        load(tmp_path / "animals", class_order="seed:3")
+
+
+def test_the_size_is_the_median_short_side_and_said(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mixed" / "a", 3, 1, (40, 30))
+    write_pictures(tmp_path / "mixed" / "b", 1, 2, (90, 100))
+    benchmark = load(tmp_path / "mixed")
+    assert benchmark.train.images.shape == (3, 30, 30)
+    assert any("scaled and cropped to 30x30" in text for text in benchmark.notices)
+    assert load(tmp_path / "mixed", image_size=16).train.images.shape == (3, 16, 16)
+    write_pictures(tmp_path / "large" / "a", 2, 1, (400, 300))
+    assert load(tmp_path / "large").train.images.shape == (3, 224, 224)
+
+
+def test_equal_squares_keep_their_size_without_a_word(photos: Path) -> None:
+    benchmark = load(photos)
+    assert benchmark.train.images.shape == (3, 20, 20) and benchmark.notices == ()
+
+
+def test_broken_images_are_skipped_counted_and_listed(photos: Path) -> None:
+    whole = (photos / "day2" / "0.png").read_bytes()
+    (photos / "day2" / "0.png").write_bytes(whole[: len(whole) // 2])
+    (photos / "day2" / "é\nx.jpg").write_bytes(b"no image")
+    (photos / "day10" / "gone.png").symlink_to("nowhere.png")
+    benchmark = load(photos)
+    assert len(benchmark.train) == 14
+    assert any("3 image(s) could not be decoded and were skipped" in text for text in benchmark.notices)
+    assert benchmark.location is not None
+    listed = (benchmark.location / "skipped.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in listed] == [
+        str(photos / "day2" / "0.png"),
+        str(photos / "day2") + "/é\\nx.jpg",
+        str(photos / "day10" / "gone.png"),
+    ]
+    with pytest.raises(UserError, match="could not be decoded"):
+        load(photos, strict=True)
+
+
+def test_strict_names_the_file_and_leaves_no_entry(photos: Path, cache_directory: Path) -> None:
+    (photos / "day2" / "0.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"day2/0.png cannot be decoded: .*--strict"):
+        load(photos, strict=True)
+    assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
+
+
+def test_a_changed_file_is_noticed(photos: Path) -> None:
+    before = load(photos)
+    picture(999).save(photos / "day1" / "0.png")
+    os.utime(photos / "day1" / "0.png", ns=(1, 1))
+    after = load(photos)
+    assert before.location != after.location and before.checksum != after.checksum
+
+
+def test_an_empty_episode_class_and_folder(photos: Path, labelled: Path, tmp_path: Path) -> None:
+    (photos / "day3").mkdir()
+    with pytest.raises(UserError, match=r"the episode folder .*day3 has no images. Add some, or remove"):
+        load(photos)
+    (labelled / "morning" / "emu").mkdir()
+    with pytest.raises(UserError, match=r"the class folder .*emu has no images"):
+        load(labelled)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"has no images \(.jpg"):
+        load(tmp_path / "empty")
+    with pytest.raises(UserError, match="is not a folder"):
+        load(tmp_path / "nowhere")
+
+
+def test_a_class_whose_images_are_all_broken(labelled: Path) -> None:
+    for path in (labelled / "morning" / "dog").iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(UserError, match="the class 'dog' has no usable training images"):
+        load(labelled)
+
+
+def test_nothing_can_be_decoded(tmp_path: Path) -> None:
+    (tmp_path / "bad" / "a").mkdir(parents=True)
+    (tmp_path / "bad" / "a" / "x.jpg").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"such as .*x.jpg. Are these images"):
+        load(tmp_path / "bad")
+    with pytest.raises(UserError, match=r"no image of the train part could be decoded.*x.jpg"):
+        load(tmp_path / "bad", image_size=16)
+
+
+def test_partly_in_class_folders_means_no_labels(labelled: Path) -> None:
+    write_pictures(labelled / "evening", 2, 9)
+    benchmark = load(labelled)
+    assert benchmark.train.label is None and len(benchmark.train) == 27
+    assert any(
+        "2 of 27 images are not in a class folder: all labels are left out" in text for text in benchmark.notices
+    )
+
+
+def test_loose_images_and_upper_case_and_other_files(labelled: Path) -> None:
+    picture(1).save(labelled / "loose.png")
+    write_pictures(labelled / "morning" / "Cat", 5, 11)
+    (labelled / "morning" / "cat" / "notes.txt").write_text("hello")
+    (labelled / ".hidden").mkdir()
+    benchmark = load(labelled)
+    assert benchmark.class_names == ("Cat", "cat", "dog")
+    told = " ".join(benchmark.notices)
+    assert "1 image(s) lie directly in" in told and "differ only in upper and lower case" in told
+
+
+def test_grey_and_large_tiffs_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "grey" / "a"
+    folder.mkdir(parents=True)
+    picture(1).convert("L").save(folder / "a.PNG")
+    picture(1).convert("L").save(folder / "b.tiff")
+    images = load(tmp_path / "grey").train.images.take(torch.tensor([0, 1]))
+    assert (images == torch.from_numpy(np.array(picture(1).convert("L")))).all()
+    assert Image.open(folder / "b.tiff").format == "TIFF"
+
+
+def test_links_are_followed_once_and_never_in_a_circle(photos: Path, tmp_path: Path) -> None:
+    root = tmp_path / "links"
+    root.mkdir()
+    (root / "a").symlink_to(photos / "day1")
+    write_pictures(root / "b" / "c", 2, 5)
+    (root / "b" / "c" / "circle").symlink_to(root)
+    assert load(root).train.task.tolist() == [0] * 4 + [1] * 2
+
+
+def test_a_pipe_does_not_hang(photos: Path) -> None:
+    os.mkfifo(photos / "day1" / "pipe.jpg")
+    assert len(load(photos).train) == 15

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import picture, write_pictures
+
+from osiris.data.base import Subset
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.data.lazy import LazyImages
+from osiris.errors import UserError
+
+
+class Counting:
+    """A source of pictures that remembers what was read."""
+
+    def __init__(self, count: int) -> None:
+        self.pictures = [np.asarray(picture(number)) for number in range(count)]
+        self.lock = threading.Lock()
+        self.read_numbers: list[int] = []
+
+    def read(self, numbers) -> list:
+        with self.lock:
+            self.read_numbers += list(numbers)
+        return [self.pictures[number] for number in numbers]
+
+    def images(self, **options) -> LazyImages:
+        return LazyImages(len(self.pictures), 20, self.read, lambda number: f"picture {number}", **options)
+
+    def expected(self, numbers: list[int]) -> torch.Tensor:
+        return torch.from_numpy(np.stack([self.pictures[number].transpose(2, 0, 1) for number in numbers]))
+
+
+def test_take_with_and_without_prefetch_and_repeats() -> None:
+    source = Counting(12)
+    images = source.images()
+    assert images.shape == (3, 20, 20) and len(images) == 12
+    order = [3, 3, 0, 11, 5]
+    assert torch.equal(images.take(torch.tensor(order)), source.expected(order))
+    images.prefetch(torch.tensor(order))
+    assert torch.equal(images.take(torch.tensor(order)), source.expected(order))
+    assert images.pending == {}
+    assert images.take(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 20, 20)
+
+
+def test_prefetched_images_are_read_once_and_before_take() -> None:
+    source = Counting(8)
+    images = source.images()
+    images.prefetch(torch.tensor([1, 2, 3]))
+    for future in list(images.pending.values()):
+        future.result(timeout=10)
+    assert sorted(source.read_numbers) == [1, 2, 3]
+    images.take(torch.tensor([3, 2, 1]))
+    assert sorted(source.read_numbers) == [1, 2, 3]
+
+
+def test_hints_are_bounded_and_forgotten_ones_make_room() -> None:
+    source = Counting(12)
+    images = source.images(ahead=4)
+    images.prefetch(torch.arange(12))
+    assert list(images.pending) == [0, 1, 2, 3]
+    images.prefetch(torch.tensor([8, 9]))
+    assert list(images.pending) == [2, 3, 8, 9]
+    assert torch.equal(images.take(torch.arange(12)), source.expected(list(range(12))))
+
+
+def test_a_subset_passes_the_hint_on() -> None:
+    source = Counting(6)
+    images = source.images()
+    Subset(images, torch.tensor([5, 4])).prefetch(torch.tensor([0]))
+    assert list(images.pending) == [5]
+
+
+def test_an_index_out_of_range() -> None:
+    for wrong in (-1, 6):
+        with pytest.raises(IndexError):
+            Counting(6).images().take(torch.tensor([wrong]))
+
+
+def test_a_file_that_vanishes_is_named(tmp_path: Path) -> None:
+    paths = write_pictures(tmp_path, 2, 1)
+    images = LazyImages(2, 20, lambda numbers: [paths[n] for n in numbers], lambda number: str(paths[number]))
+    paths[1].unlink()
+    images.prefetch(torch.tensor([1]))
+    with pytest.raises(UserError, match=r"1.png could be decoded when the data was first seen and cannot be now"):
+        images.take(torch.tensor([0, 1]))
+
+
+def test_chosen_by_size_and_equal_to_the_cache(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for seed, (episode, name) in enumerate([("a", "cat"), ("a", "dog"), ("b", "cat")]):
+        write_pictures(root / episode / name, 6, seed, (150, 130))
+    (root / "a" / "cat" / "3.png").write_bytes(b"no image")
+    whole = load_benchmark(BenchmarkConfig(f"folder:{root}"))
+    lazy = load_benchmark(BenchmarkConfig(f"folder:{root}", decode_limit_mb=0))
+    assert any("decoded on the fly" in text for text in lazy.notices)
+    assert not any("decoded on the fly" in text for text in whole.notices)
+    for one, other in ((whole.train, lazy.train), (whole.bank, lazy.bank), (whole.test, lazy.test)):
+        assert one is not None and other is not None and one.label is not None and other.label is not None
+        assert torch.equal(one.task, other.task) and torch.equal(one.label, other.label)
+        everything = torch.arange(len(one))
+        assert torch.equal(one.images.take(everything), other.images.take(everything))
+    assert lazy.location is not None and (lazy.location / "skipped.txt").exists()
+    assert not (lazy.location / "train-images.npy").exists()
+    again = load_benchmark(BenchmarkConfig(f"folder:{root}", decode_limit_mb=0))
+    assert again.checksum == lazy.checksum
+
+
+def test_the_limit_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(tmp_path / "photos" / "a", 3, 1)
+    monkeypatch.setenv("OSIRIS_DECODE_LIMIT_MB", "0")
+    assert any(
+        "on the fly" in text for text in load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}")).notices
+    )
+    monkeypatch.setenv("OSIRIS_DECODE_LIMIT_MB", "many")
+    with pytest.raises(UserError, match="OSIRIS_DECODE_LIMIT_MB='many'"):
+        load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}"))
+
+
+def test_strict_while_checking(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "photos" / "a", 3, 1)
+    (tmp_path / "photos" / "a" / "x.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"x.png cannot be decoded"):
+        load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}", decode_limit_mb=0, strict=True))

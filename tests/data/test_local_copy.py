@@ -1,0 +1,242 @@
+"""CIFAR-100 and Tiny-ImageNet from local parquet files: a miniature of the former, and every way it can be broken."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import picture
+
+from osiris.data import cache, fetch
+from osiris.data.benchmarks import describe_benchmarks, load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.data.known import KNOWN, class_ids
+from osiris.errors import UserError
+
+NAMES = list(class_ids(KNOWN["cifar100"]))
+
+
+def png(seed: int, size: int = 32, mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    picture(seed, (size, size)).convert(mode).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def write_parquet(path: Path, images: list[bytes], labels: list[int], names: list[str] = NAMES) -> None:
+    import datasets
+
+    features = datasets.Features({"img": datasets.Image(), "fine_label": datasets.ClassLabel(names=names)})
+    rows = {"img": [{"bytes": image, "path": None} for image in images], "fine_label": labels}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
+
+
+@pytest.fixture(scope="session")
+def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two training images and one test image per class; one grey, one of another size, one broken."""
+    root = tmp_path_factory.mktemp("miniature")
+    images = [png(label) for label in range(100)] + [png(100 + label) for label in range(100)]
+    images[0], images[1] = png(0, mode="L"), png(1, size=40)
+    images[105] = images[105][:60]
+    write_parquet(root / "cifar100" / "train-00000-of-00001.parquet", images, [*range(100), *range(100)])
+    write_parquet(root / "cifar100" / "test-00000-of-00001.parquet", [png(500 + k) for k in range(100)], [*range(100)])
+    return root
+
+
+@pytest.fixture
+def copy(miniature: Path, tmp_path: Path) -> Path:
+    """One that a test may damage."""
+    return Path(shutil.copytree(miniature, tmp_path / "copy"))
+
+
+def load(data_dir: Path | None, **options) -> object:
+    return load_benchmark(BenchmarkConfig("split-cifar100-5", data_dir=data_dir, **options))
+
+
+def test_the_parent_or_the_folder_itself_and_osiris_data(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_parent, by_folder = load(miniature), load(miniature / "cifar100")
+    monkeypatch.setenv("OSIRIS_DATA", str(miniature))
+    by_variable = load(None)
+    assert by_parent.checksum == by_folder.checksum == by_variable.checksum  # type: ignore[attr-defined]
+    assert by_parent.location == by_folder.location == by_variable.location  # type: ignore[attr-defined]
+
+
+def test_pixels_labels_and_notices(miniature: Path) -> None:
+    benchmark = load_benchmark(BenchmarkConfig("split-cifar100-5", data_dir=miniature))
+    assert len(benchmark.train) == 199 and benchmark.test is not None and len(benchmark.test) == 100
+    row = benchmark.train.images.take(torch.tensor([2]))[0]
+    assert (row.numpy() == np.asarray(picture(2, (32, 32))).transpose(2, 0, 1)).all()
+    grey = benchmark.train.images.take(torch.tensor([0]))[0]
+    assert (grey[0] == grey[1]).all() and (grey[1] == grey[2]).all()
+    assert benchmark.train.label is not None and benchmark.train.label[:3].tolist() == [0, 1, 2]
+    told = " ".join(benchmark.notices)
+    assert "partial: 1 to 2 of 500 train images per class and 1 of 100 test images per class" in told
+    assert "1 image(s) could not be decoded and were skipped" in told
+    assert "1 image(s) were not 32x32 and were resized" in told
+    assert benchmark.location is not None
+    assert (benchmark.location / "skipped.txt").read_text().startswith("train row 105\t")
+
+
+def test_strict_stops_at_the_broken_image_cold_and_warm(miniature: Path) -> None:
+    with pytest.raises(UserError, match="train row 105 cannot be decoded"):
+        load(miniature, strict=True)
+    load(miniature)
+    with pytest.raises(UserError, match=r"1 image\(s\) could not be decoded.*--strict"):
+        load(miniature, strict=True)
+
+
+def test_the_warm_path_imports_no_datasets(miniature: Path) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom osiris.data.benchmarks import load_benchmark\n"
+        "from osiris.data.config import BenchmarkConfig\n"
+        f"load_benchmark(BenchmarkConfig('split-cifar100-5', data_dir=Path({str(miniature)!r})))\n"
+        "print('datasets' in sys.modules, 'pyarrow' in sys.modules)"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    ]
+    assert outputs == [["True", "True"], ["False", "False"]]
+
+
+def test_another_image_size_is_another_entry(miniature: Path) -> None:
+    small, large = (load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=k)) for k in (None, 48))
+    assert large.train.images.shape == (3, 48, 48) and small.location != large.location
+    assert not any("resized" in text for text in large.notices)
+    assert small.checksum != large.checksum
+
+
+def test_too_large_to_cache_is_scaled_on_the_fly(miniature: Path) -> None:
+    cached = load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=48))
+    lazy = load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=48, decode_limit_mb=1))
+    assert type(lazy.train.images).__name__ == "LazyImages"
+    some = torch.tensor([5, 2, 150])
+    assert (lazy.train.images.take(some) == cached.train.images.take(some)).all()
+
+
+def test_half_a_download(copy: Path) -> None:
+    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet is not a whole parquet file .*half a download"):
+        load(copy)
+
+
+def test_a_missing_shard(copy: Path) -> None:
+    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+    path.rename(path.with_name("train-00000-of-00002.parquet"))
+    with pytest.raises(UserError, match=r"should have 2 train file\(s\)"):
+        load(copy)
+
+
+def test_a_missing_split(copy: Path) -> None:
+    (copy / "cifar100" / "test-00000-of-00001.parquet").unlink()
+    with pytest.raises(UserError, match="has no test files of cifar100: half a download"):
+        load(copy)
+
+
+def test_a_git_lfs_pointer(copy: Path) -> None:
+    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    with pytest.raises(UserError, match="Git LFS pointer"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (4, r"cifar100, train: cannot read past row 0 .*Fetch the files again"),
+        (2000, r"has no train images of .*\d+ images could not be decoded: is the file damaged"),
+    ],
+    ids=["structure", "pixels"],
+)
+def test_bytes_damaged_inside(copy: Path, cache_directory: Path, start: int, message: str) -> None:
+    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+    content = bytearray(path.read_bytes())
+    content[start : len(content) // 2] = bytes(len(content) // 2 - start)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load(copy)
+    assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
+
+
+def test_wrong_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match=r"does not hold cifar100: it has notes.txt. Expected train-00000-of-"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="is not a directory"):
+        load(tmp_path / "nowhere")
+
+
+def test_wrong_columns_and_classes(copy: Path, tmp_path: Path) -> None:
+    import datasets
+
+    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+    datasets.Dataset.from_dict({"picture": [1], "kind": [2]}).to_parquet(path)
+    with pytest.raises(UserError, match="should have a column 'img' and has only picture, kind"):
+        load(copy)
+    write_parquet(path, [png(0)], [0], names=["zebra", *NAMES[1:]])
+    with pytest.raises(UserError, match="are not the published ones: zebra"):
+        load(copy)
+
+
+def test_a_class_without_images(copy: Path) -> None:
+    write_parquet(copy / "cifar100" / "train-00000-of-00001.parquet", [png(k) for k in range(99)], [*range(99)])
+    with pytest.raises(UserError, match="has no train images of worm"):
+        load(copy)
+
+
+def test_no_network_says_how_to_get_the_data_by_hand(monkeypatch: pytest.MonkeyPatch, cache_directory: Path) -> None:
+    monkeypatch.setattr(fetch, "hub_reachable", lambda: False)
+    with pytest.raises(UserError, match=r"could not fetch uoft-cs/cifar100 .*hf download uoft-cs/cifar100.*--data-dir"):
+        load(None)
+    assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
+
+
+def test_the_hub_is_asked_for_the_repository_and_cached(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked: list[tuple] = []
+    real = datasets.load_dataset
+
+    def load_dataset(repository: str, configuration: str | None = None):
+        asked.append((repository, configuration))
+        return real(str(miniature / "cifar100"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    first, second = load(None), load(None)
+    assert asked == [("uoft-cs/cifar100", None)]
+    monkeypatch.undo()
+    assert first.checksum == second.checksum == load(miniature).checksum  # type: ignore[attr-defined]
+
+
+def test_listing_says_what_is_there(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def present() -> str:
+        return next(row for row in describe_benchmarks() if row["name"] == "split-cifar100-5")["present"]
+
+    assert present() == "no: fetched from the hub when needed"
+    monkeypatch.setenv("OSIRIS_DATA", str(miniature))
+    assert present() == "local files, not yet cached"
+    load(None)
+    assert present() == "cached, a part only"
+    monkeypatch.setenv("OSIRIS_DATA", str(miniature / "nowhere"))
+    assert present().startswith("damaged: OSIRIS_DATA:")
+
+
+def test_a_complete_entry_serves_without_the_files(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`osiris data NAME --data-dir D` on the login node, `osiris train --benchmark NAME` on a node without network."""
+    filled = load_benchmark(BenchmarkConfig("split-cifar100-5", data_dir=miniature))
+    assert filled.location is not None
+    monkeypatch.setattr(fetch, "hub_reachable", lambda: False)
+    with pytest.raises(UserError, match="could not fetch"):
+        load(None)
+    manifest = cache.read_json(filled.location / "manifest.json")
+    manifest["class_counts"] = {"train": {str(k): 500 for k in range(100)}, "test": {str(k): 100 for k in range(100)}}
+    cache.write_json(filled.location / "manifest.json", manifest)
+    assert load_benchmark(BenchmarkConfig("split-cifar100-5")).location == filled.location
