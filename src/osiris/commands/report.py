@@ -1,0 +1,40 @@
+"""`osiris report`: the page, its figures and its tables, from run directories alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Args:
+    """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
+
+    The page stands alone: it can be sent, archived or opened offline. What the given runs do not allow is left out,
+    and a line at its end says which run would add it.
+
+    Examples:
+      osiris report runs --out report
+      osiris report runs/ft-0 runs/osiris-d-0 --out report --title "My first runs"
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, or folders with run directories in them."""
+    out: Path = Path("report")
+    """Where report.html, figures/ and tables/ go."""
+    title: str | None = None
+    """Heading of the page."""
+
+
+def run(args: Args) -> int:
+    from osiris.console import console
+    from osiris.errors import UserError
+    from osiris.report.page import make_report
+
+    if not args.runs:
+        raise UserError("name the runs to report on, for example `osiris report runs`.")
+    page = make_report(list(args.runs), args.out, args.title)
+    console.print(f"report: {page}", highlight=False)
+    return 0

@@ -1,0 +1,125 @@
+"""Figures made of images: what the tasks look like, what the learner sees of them, what the memory holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from osiris.augment import TwoViews
+from osiris.data.base import Benchmark
+from osiris.randomness import generator
+from osiris.report.figure import Figure, Picture
+from osiris.report.images import Source, pixels, scale_for, take, tiles
+from osiris.report.material import Material, Study
+
+PER_TASK = 16
+VIEWED = 10
+HELD = 60
+
+
+def task_sheets(study: Study, source: Source) -> Figure:
+    """Training images of each task, class after class."""
+    benchmark = source.benchmark
+    assert benchmark is not None
+    scale = scale_for(benchmark.train.images.shape[1], 40)
+    panels = []
+    for task, name in enumerate(study.task_names):
+        rows, names = _task_rows(benchmark, task)
+        caption = name if not names else f"{name}: {', '.join(names)}" if len(names) <= 5 else name
+        panels.append(Picture(tiles(rows), caption, scale, f"Sample of training images of {caption}."))
+    return Figure(
+        f"{study.identifier}-images",
+        "What each task looks like",
+        "A sample of the training images of each task, one class per row where classes are few: this is all that "
+        "the learner sees, and it sees it without the names.",
+        panels,
+        runs=study.numbers,
+        columns=3,
+    )
+
+
+def _task_rows(benchmark: Benchmark, task: int) -> tuple[list[np.ndarray], list[str]]:
+    """One row per class for up to five classes; otherwise rows of mixed images."""
+    labels = benchmark.tasks[task]
+    members = benchmark.training_indices(task)
+    label = benchmark.train.label
+    if label is None or not labels:
+        chosen = members[:PER_TASK].tolist()
+        return [take(benchmark.train.images, chosen[start : start + 8]) for start in range(0, len(chosen), 8)], []
+    if len(labels) <= 5:
+        rows = [members[label[members] == one][:8].tolist() for one in labels]
+        return [take(benchmark.train.images, row) for row in rows], [benchmark.class_names[one] for one in labels]
+    firsts = [int(members[label[members] == one][0]) for one in labels]
+    return [take(benchmark.train.images, firsts[start : start + 10]) for start in range(0, len(firsts), 10)], []
+
+
+def views(study: Study, source: Source) -> Figure:
+    """Images and the two views that the contrastive loss calls the same."""
+    benchmark = source.benchmark
+    assert benchmark is not None
+    count = len(benchmark.train)
+    chosen = torch.linspace(0, count - 1, VIEWED).long()
+    images = benchmark.train.images.take(chosen)
+    made = TwoViews(benchmark.mean, benchmark.std)(images, generator(0, "augment.x", 0, 0))
+    centre = torch.tensor(benchmark.mean).view(1, 3, 1, 1)
+    spread = torch.tensor(benchmark.std).view(1, 3, 1, 1)
+    shown = [((view * spread + centre).clamp(0, 1) * 255).round().to(torch.uint8) for view in made]
+    rows = [pixels(images), *(pixels(view) for view in shown)]
+    picture = tiles(rows, row_gap=6)
+    about = f"{VIEWED} training images in the first row; below each, its two augmented views."
+    return Figure(
+        f"{study.identifier}-views",
+        "Two views of an image",
+        "Top row: the image; below it the two views that the loss pulls together, after crop, flip, colour, blur and "
+        "solarisation, while it pushes the views of other images away.",
+        [Picture(picture, "", scale_for(images.shape[2], 64), about)],
+        runs=study.numbers,
+        columns=1,
+        wide=True,
+    )
+
+
+def memory_sheets(study: Study, source: Source) -> Figure | None:
+    """Images in the memory after the last task, ordered by the task they came from."""
+    benchmark = source.benchmark
+    assert benchmark is not None
+    panels = []
+    used = []
+    for label, items in study.continual.items():
+        held = held_ids(items[0])
+        if held is None or not items[0].uses_memory:
+            continue
+        ids, tasks = held
+        order = np.argsort(tasks, kind="stable")
+        chosen = ids[order[np.linspace(0, len(order) - 1, min(HELD, len(order))).astype(int)]]
+        rows = [take(benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
+        shown = f"{label}, seed {items[0].seed}: {len(chosen)} of {len(ids)} images"
+        panels.append(Picture(tiles(rows), shown, scale_for(benchmark.train.images.shape[1], 32)))
+        used.append(items[0].number)
+    if not panels:
+        return None
+    return Figure(
+        f"{study.identifier}-memory-images",
+        "What the memory holds at the end",
+        "Images in the memory after the last task, the earliest tasks first: a reservoir keeps every task in "
+        "proportion.",
+        panels,
+        runs=tuple(used),
+        columns=2,
+    )
+
+
+def held_ids(item: Material, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+    """(source ids, tasks) of what the memory held after a task (default: the last), or None."""
+    from safetensors import safe_open
+
+    files = sorted((item.path / "checkpoints").glob("task-*.safetensors"))
+    path = (
+        files[-1] if task is None and files else item.path / "checkpoints" / f"task-{(task or 0) + 1:02d}.safetensors"
+    )
+    if not path.exists():
+        return None
+    with safe_open(path, framework="numpy") as file:
+        if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
+            return None
+        return file.get_tensor("memory.source"), file.get_tensor("memory.task")

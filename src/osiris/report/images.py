@@ -1,0 +1,113 @@
+"""The images behind a study, where they are at hand: drawn again for tinyworld, from the cache otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from osiris.data.base import Benchmark, Images
+from osiris.data.config import BenchmarkConfig
+from osiris.errors import UserError
+from osiris.files import read_json
+from osiris.report.material import Study
+from osiris.training.config import from_dict
+
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Source:
+    """The benchmark of a study, or why there are no images."""
+
+    benchmark: Benchmark | None
+    reason: str = ""
+
+    def class_name(self, label: int) -> str:
+        names = self.benchmark.class_names if self.benchmark is not None else ()
+        return names[label] if label < len(names) else f"class {label + 1}"
+
+
+def find_images(study: Study) -> Source:
+    """Never fetches or decodes a data set: a report must not wait for a download."""
+    path = study.runs[0].path / "config.json"
+    if not path.exists():
+        return Source(None, "images are left out: config.json was not copied along with the run")
+    try:
+        config: BenchmarkConfig = from_dict(read_json(path)["config"]["data"], BenchmarkConfig)
+        if not at_hand(config):
+            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
+        from osiris.data.benchmarks import load_benchmark
+
+        benchmark = load_benchmark(config)
+    except (UserError, OSError) as error:
+        return Source(None, f"images are left out: {error}")
+    if benchmark.checksum != study.metrics["fingerprint"].get("split"):
+        return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
+    return Source(benchmark)
+
+
+def at_hand(config: BenchmarkConfig) -> bool:
+    """Whether loading would be quick and stay on this machine."""
+    from osiris.data.benchmarks import NAMED, SPLIT
+    from osiris.data.known import KNOWN
+
+    name = config.benchmark
+    matched = SPLIT.match(name)
+    dataset = NAMED[name].dataset if name in NAMED else matched["dataset"] if matched else name
+    if dataset == "tinyworld" or name.startswith(("folder:", "arrays:")):
+        return True
+    if dataset not in KNOWN:
+        return False
+    from osiris.data.cache import open_entry
+    from osiris.data.local import find_local_copy, known_key
+
+    known = KNOWN[dataset]
+    return (
+        open_entry(known_key(known, find_local_copy(known, config.data_dir), config.image_size or known.size))
+        is not None
+    )
+
+
+def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+    """uint8 [n, H, W, 3]"""
+    return pixels(images.take(torch.as_tensor(np.asarray(indices), dtype=torch.int64)))
+
+
+def pixels(images: Tensor) -> np.ndarray:
+    return images.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None) -> Image.Image:
+    """Rows of uint8 [n, H, W, 3] as one picture with transparent gaps, for any ground."""
+    between = gap if row_gap is None else row_gap
+    height, width = rows[0].shape[1:3]
+    columns = max(len(row) for row in rows)
+    size = (columns * (width + gap) - gap, len(rows) * (height + between) - between)
+    sheet = Image.new("RGBA", size, (0, 0, 0, 0))
+    for y, row in enumerate(rows):
+        for x, tile in enumerate(row):
+            sheet.paste(Image.fromarray(tile), (x * (width + gap), y * (height + between)))
+    return sheet
+
+
+def framed(tile: np.ndarray, good: bool) -> np.ndarray:
+    """A tile with a frame: solid green-blue for right, striped vermillion for wrong (so that it reads in grey too)."""
+    framed_tile = tile.copy()
+    height, width = tile.shape[:2]
+    thick = max(1, height // 16)
+    y, x = np.mgrid[:height, :width]
+    edge = (y < thick) | (y >= height - thick) | (x < thick) | (x >= width - thick)
+    if not good:
+        edge &= ((x + y) // max(2, 2 * thick)) % 2 == 0
+    framed_tile[edge] = (0, 158, 115) if good else (213, 94, 0)
+    return framed_tile
+
+
+def scale_for(side: int, target: int = 56) -> float:
+    """Screen pixels per image pixel, so that a tile is about `target` wide."""
+    return max(1.0, round(2 * target / side) / 2)

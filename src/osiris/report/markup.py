@@ -1,0 +1,146 @@
+"""HTML of figures and tables. Nothing here refers to anything outside the page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+
+from osiris.report import svg
+from osiris.report.figure import Drawn, Rendered, data_uri
+from osiris.report.style import Style
+from osiris.report.tables import Number, Table
+
+MARKERS = {
+    "o": '<circle cx="15" cy="6" r="3.2"/>',
+    ".": '<circle cx="15" cy="6" r="2"/>',
+    "s": '<path d="M12 3h6v6h-6z"/>',
+    "D": '<path d="M15 2l4 4-4 4-4-4z"/>',
+    "d": '<path d="M15 1.6l2.8 4.4-2.8 4.4-2.8-4.4z"/>',
+    "^": '<path d="M15 2.2l3.6 6.6h-7.2z"/>',
+    "v": '<path d="M15 9.8l3.6-6.6h-7.2z"/>',
+    "<": '<path d="M11.2 6l6.6-3.6v7.2z"/>',
+    ">": '<path d="M18.8 6l-6.6-3.6v7.2z"/>',
+    "P": '<path d="M13.7 2.4h2.6v2.3h2.3v2.6h-2.3v2.3h-2.6V7.3h-2.3V4.7h2.3z"/>',
+    "X": '<path d="M12 3.6l1.5-1.5L15 4l1.5-1.9L18 3.6 16.2 6l1.8 2.4-1.5 1.5L15 8l-1.5 1.9L12 8.4 13.8 6z"/>',
+    "p": '<path d="M15 2.2l3.8 2.8-1.5 4.5h-4.6l-1.5-4.5z"/>',
+    "h": '<path d="M15 2.2l3.3 1.9v3.8l-3.3 1.9-3.3-1.9V4.1z"/>',
+    "*": '<path d="M15 1.8l1.2 3 3.1.2-2.4 2 .8 3.1-2.7-1.7-2.7 1.7.8-3.1-2.4-2 3.1-.2z"/>',
+}
+
+
+def figure(drawn: Drawn, run_links: str) -> str:
+    """<figure> with its panels, legend, sentence and basis."""
+    about = drawn.figure
+    kind = "wide" if about.wide else "pictures" if drawn.panels and drawn.panels[0].pixels else "panels"
+    panels = "".join(_panel(item, f"{about.name}-{number}", about.title) for number, item in enumerate(drawn.panels))
+    basis = " · ".join(part for part in (html.escape(about.basis), run_links) if part)
+    note = f'<span class="note">{html.escape(about.note)}</span>' if about.note else ""
+    return (
+        f'<figure id="{about.name}"><h3>{html.escape(about.title)}</h3>'
+        f'<p class="see">{html.escape(about.see)}</p>{legend(about.legend, about.markers)}'
+        f'<div class="{kind}" style="--panel:{_panel_width(drawn)}px">{panels}</div>'
+        f"<figcaption>{basis}{note}</figcaption></figure>"
+    )
+
+
+def _panel_width(drawn: Drawn) -> int:
+    widths = [item.pixels[0] if item.pixels else svg.size(item.markup)[0] * 96 / 72 for item in drawn.panels]
+    return round(max(widths, default=320))
+
+
+def _panel(item: Rendered, identifier: str, title: str) -> str:
+    if item.pixels is not None:
+        width, height = item.pixels
+        source = re.search(r'xlink:href="(data:[^"]+)"', item.markup)
+        assert source is not None
+        caption = f"<span>{html.escape(item.caption)}</span>" if item.caption else ""
+        return (
+            f'<div class="picture">{caption}<img src="{source[1]}" width="{width}" height="{height}" '
+            f'alt="{html.escape(item.about)}"></div>'
+        )
+    width = svg.size(item.markup)[0] * 96 / 72
+    inner = svg.labelled(svg.themed(item.markup), identifier, title, item.about)
+    inner = re.sub(r' xmlns(:xlink)?="[^"]*"', "", inner)
+    return f'<div class="panel" style="--width:{width:.0f}px">{inner}</div>'
+
+
+def legend(entries: Sequence[tuple[str, Style]], markers: bool = True) -> str:
+    if not entries:
+        return ""
+    items = "".join(f"<li>{swatch(style, markers)}{html.escape(name)}</li>" for name, style in entries)
+    return f'<ul class="legend" aria-label="legend">{items}</ul>'
+
+
+def swatch(style: Style, markers: bool = True) -> str:
+    """A stretch of the line as it is drawn."""
+    dash = (
+        "" if isinstance(style.dash, str) else ' stroke-dasharray="' + " ".join(f"{x:g}" for x in style.dash[1]) + '"'
+    )
+    colour = f"var({svg.variable(style.colour)})"
+    marker = f'<g fill="{colour}" stroke="none">{MARKERS.get(style.marker, MARKERS["o"])}</g>' if markers else ""
+    return (
+        f'<svg class="swatch" viewBox="0 0 30 12" width="30" height="12" aria-hidden="true">'
+        f'<path d="M1 6h28" stroke="{colour}" stroke-width="2" fill="none"{dash}/>{marker}</svg>'
+    )
+
+
+def table(content: Table, name: str) -> str:
+    """<table> in a box that scrolls sideways on a narrow screen, with the data to take along."""
+    head = "".join(
+        f'<th scope="col"{_numeric(content, at)}>{html.escape(column.name)}{_arrow(column.better)}</th>'
+        for at, column in enumerate(content.columns)
+    )
+    body = ""
+    for index, row in enumerate(content.rows):
+        rule = ' class="rule"' if index in content.rules else ""
+        cells = "".join(_cell(cell, at, content) for at, cell in enumerate(row))
+        body += f"<tr{rule}>{cells}</tr>"
+    marked = any(isinstance(cell, Number) and cell.mark for row in content.rows for cell in row)
+    notes = (["<b>best</b> and <u>second best</u> of a column, as printed"] if marked else []) + [
+        html.escape(note) for note in content.notes
+    ]
+    caption = f"<caption>{html.escape(content.title)}</caption>"
+    foot = f'<p class="notes">{"; ".join(notes)}.</p>' if notes else ""
+    return (
+        f'<div class="table" id="{name}"><div class="scroll" tabindex="0"><table>{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{foot}{_downloads(content, name)}</div>"
+    )
+
+
+def _downloads(content: Table, name: str) -> str:
+    links = []
+    for ending, label, text in (
+        ("csv", "CSV", content.csv()),
+        ("md", "Markdown", content.markdown()),
+        ("tex", "LaTeX", content.latex()),
+    ):
+        data = base64.b64encode(text.encode()).decode()
+        links.append(f'<a download="{name}.{ending}" href="data:text/plain;base64,{data}">{label}</a>')
+    return f'<p class="downloads">{" · ".join(links)}</p>'
+
+
+def _numeric(content: Table, at: int) -> str:
+    return ' class="n"' if any(isinstance(row[at], Number) for row in content.rows) else ""
+
+
+def _arrow(better: str | None) -> str:
+    words = {"higher": ("↑", "higher is better"), "lower": ("↓", "lower is better")}
+    return f' <span title="{words[better][1]}">{words[better][0]}</span>' if better else ""
+
+
+def _cell(cell: str | Number, at: int, content: Table) -> str:
+    if isinstance(cell, str):
+        paper = cell.startswith("  ")
+        tag = "th" if at == 0 else "td"
+        scope = ' scope="row"' if at == 0 else ""
+        kind = ' class="sub"' if paper else _numeric(content, at)
+        return f"<{tag}{scope}{kind}>{html.escape(cell.strip())}</{tag}>"
+    around = {"best": ("<b>", "</b>"), "second": ("<u>", "</u>"), None: ("", "")}[cell.mark]
+    spread = f'<span class="pm"> ± {cell.spread}</span>' if cell.spread else ""
+    printed = cell.printed.replace("-", "−") if cell.mean is not None else "–"
+    return f'<td class="n">{around[0]}{printed}{around[1]}{spread}</td>'
+
+
+__all__ = ["data_uri", "figure", "legend", "swatch", "table"]

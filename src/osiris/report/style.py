@@ -1,0 +1,150 @@
+"""How a method looks, everywhere: one colour, one dash and one marker each.
+
+Colours follow the Okabe-Ito idea (told apart with any colour vision) with a light and a dark variant of each, so that
+both themes of the page keep a contrast of at least 3 to 1. Dashes and markers tell methods apart in grey.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+Dash = str | tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How lines, bars and points of one method (or loss term) are drawn."""
+
+    colour: str
+    """On light ground; figures are drawn with it and the page swaps it for `dark` where the reader prefers that."""
+    dark: str
+    dash: Dash = "-"
+    marker: str = "o"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": self.dash}
+
+
+SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (4.5, 1.8)), (0, (1.2, 1.6)), (0, (5, 1.6, 1.2, 1.6))
+
+METHODS: dict[str, Style] = {
+    "ft": Style("#5f6670", "#a9b1bb", SOLID, "D"),
+    "er": Style("#2f8fc4", "#6cc0ee", DASHED, "^"),
+    "er+": Style("#0b5fa5", "#5b9be0", DASH_DOT, "v"),
+    "er++": Style("#3f4fb5", "#8f9bf0", DOTTED, "<"),
+    "der": Style("#2a9288", "#5cc9bc", DASH_DOT, ">"),
+    "lump": Style("#00805c", "#3cc79c", DASHED, "s"),
+    "osiris-r": Style("#b87800", "#f2b33d", DASHED, "p"),
+    "ewc": Style("#7a7a1f", "#c3c25a", DOTTED, "P"),
+    "cassle": Style("#b0558a", "#e39ac4", DASH_DOT, "d"),
+    "pocon": Style("#7e3f98", "#c08fd8", DOTTED, "X"),
+    "osiris-d": Style("#c44e00", "#f5853f", SOLID, "o"),
+    "offline": Style("#20252b", "#eceef0", DASHED, "*"),
+    "d1-only": Style("#8a7f72", "#b8ac9e", DOTTED, "h"),
+    "osiris-d/shared-space": Style("#8c2f4e", "#e07f9c", DASHED, "s"),
+    "osiris-d/no-cross": Style("#5b4a9c", "#a999ea", DASH_DOT, "^"),
+    "osiris-d/no-past": Style("#9a6a3a", "#d9a878", DOTTED, "v"),
+    "untrained encoder": Style("#8f969d", "#868d95", DOTTED, "."),
+}
+ROLES: dict[str, Style] = {
+    "current": Style("#0072b3", "#56b4e9", SOLID, "o"),
+    "cross": Style("#a8327e", "#e08ac1", DASH_DOT, "s"),
+    "past": Style("#00795a", "#45c49d", DASHED, "^"),
+    "loss": Style("#8f9296", "#868b90", DOTTED, "."),
+}
+"""The three parts of the framework, and their weighted sum."""
+SPARE = (
+    Style("#6d5a00", "#d0ba4d", DASHED, "8"),
+    Style("#1b6e8c", "#5fb6d6", DOTTED, "H"),
+    Style("#a03c3c", "#ea8f8f", DASH_DOT, "*"),
+    Style("#4d6b2f", "#a3c77f", DASHED, "D"),
+    Style("#6b4c6e", "#c3a2c7", DOTTED, "s"),
+    Style("#2d5f5d", "#7fbcb9", DASH_DOT, "o"),
+)
+"""For methods that the zoo does not know, chosen by name: a name keeps its look in every report."""
+
+INK, MUTED, GRID, GROUND = "#22262c", "#6a7179", "#e4e7eb", "#fdfdfe"
+THEME: dict[str, str] = {INK: "#e4e7ea", MUTED: "#9aa2ab", GRID: "#30363d", GROUND: "#171b20"}
+"""Neutral colours of figures on light ground, and what they become on dark ground."""
+ON_DARK, ON_LIGHT = "#fefefe", "#0e1116"
+"""Text on filled cells: never swapped, since the cells are not."""
+
+ORDER = list(METHODS)
+HEAT = ("#f4f6f8", "#d5e3ee", "#9fc3dc", "#5f9cc6", "#2b6fa8", "#123f73")
+"""A ramp in one hue whose lightness falls evenly: it reads the same in grey."""
+
+
+def base_name(label: str) -> str:
+    """`osiris-d (epochs=48)` and `osiris-d[past=none]` to `osiris-d`."""
+    return label.split(" (")[0].split("[")[0]
+
+
+def style_of(label: str) -> Style:
+    """The look of a method, an ablation, or a variant of one."""
+    if label in METHODS:
+        return METHODS[label]
+    if base_name(label) == label.removesuffix(" (BatchNorm)") and base_name(label) in METHODS:
+        return METHODS[base_name(label)]
+    return SPARE[hashlib.sha256(label.encode()).digest()[0] % len(SPARE)]
+
+
+def role_style(term: str) -> Style:
+    """`past.distil` looks like `past`."""
+    return ROLES.get(term.split(".")[0], SPARE[0])
+
+
+def order_of(label: str) -> tuple[int, str]:
+    """Sort key: the order of the zoo, variants after their base, unknown names last."""
+    name = base_name(label)
+    return (ORDER.index(name) if name in ORDER else len(ORDER), label)
+
+
+def swaps() -> dict[str, str]:
+    """Every colour that has a variant for dark ground."""
+    styles = [*METHODS.values(), *ROLES.values(), *SPARE]
+    return THEME | {style.colour: style.dark for style in styles}
+
+
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "osiris",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "mathtext.fontset": "dejavusans",
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titlecolor": INK,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 6,
+    "axes.linewidth": 0.7,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 0,
+    "xtick.major.width": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "path.simplify": True,
+    "path.simplify_threshold": 0.3,
+}
+"""matplotlib's settings for every figure."""
