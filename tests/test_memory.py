@@ -1,0 +1,131 @@
+"""The reservoir: the exact semantics against one offer at a time, and uniformity over presentations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import naive
+from osiris.memory import Memory
+from osiris.randomness import generator
+
+
+def offer(memory: Memory, sources: torch.Tensor, random: torch.Generator, task: int = 0, step: int = 0) -> None:
+    rows, slots = memory.plan(len(sources), random)
+    images = (sources[rows] % 256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, *memory.images.shape[1:])
+    memory.write(slots, images, sources[rows], task, step)
+    memory.advance(len(sources))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 2**31))
+def test_equals_one_offer_at_a_time(size: int, batches: list[int], seed: int) -> None:
+    """The same draws in a plain loop fill the same slots, also across the moment when the memory gets full."""
+    memory, reference = Memory(size, (3, 2, 2)), naive.Reservoir(size)
+    total = 0
+    for step, count in enumerate(batches):
+        sources = torch.arange(total, total + count)
+        total += count
+        offer(memory, sources, generator(seed, "memory.write", step))
+        uniform = torch.rand(count, generator=generator(seed, "memory.write", step), dtype=torch.float64)
+        for source, draw in zip(sources.tolist(), uniform.tolist()):
+            reference.offer(source, draw)
+        assert memory.source[: memory.filled].tolist() == reference.slots
+        assert memory.offers == reference.offers and memory.filled == len(reference.slots)
+        assert (memory.source[memory.filled :] == -1).all()
+
+
+def test_images_and_facts_of_a_slot_belong_together() -> None:
+    memory = Memory(5, (3, 2, 2), {"embedding": 4})
+    for step in range(6):
+        sources = torch.arange(step * 3, step * 3 + 3)
+        rows, slots = memory.plan(3, generator(0, "memory.write", step))
+        images = sources[rows].to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+        values = sources[rows].float().view(-1, 1).expand(-1, 4)
+        memory.write(slots, images, sources[rows], task=step // 2, step=step, fields={"embedding": values})
+        memory.advance(3)
+    slots = torch.arange(5)
+    assert torch.equal(memory.read(slots)[:, 0, 0, 0].long(), memory.source)
+    assert torch.equal(memory.field("embedding", slots)[:, 0].long(), memory.source)
+    assert torch.equal(memory.step, memory.source // 3)
+    assert torch.equal(memory.task, memory.step // 2)
+    assert memory.images.dtype == torch.uint8
+
+
+def test_every_presentation_is_kept_equally_often() -> None:
+    """Chi-square over 60 presentations, 2,000 repetitions; a bound that a fair reservoir exceeds once in 1e6."""
+    presentations, size, repetitions = 60, 12, 2000
+    counts = torch.zeros(presentations)
+    memory = Memory(size, (3, 1, 1))
+    for repetition in range(repetitions):
+        memory.offers = 0
+        held = torch.full((size,), -1)
+        for step in range(4):
+            rows, slots = memory.plan(15, generator(repetition, "memory.write", step))
+            held[slots] = rows + 15 * step
+            memory.advance(15)
+        counts[held] += 1
+    assert counts.sum() == repetitions * size
+    assert chi_square(counts, repetitions * size / presentations) < stats.chi2.ppf(1 - 1e-6, presentations - 1)
+
+
+def test_a_memory_that_keeps_the_newest_fails_that_test() -> None:
+    """The bound is sharp enough: a reservoir that replaces a slot at every offer is far outside."""
+    counts = torch.zeros(60)
+    counts[-24:] = 2000 * 12 / 24
+    assert chi_square(counts, 2000 * 12 / 60) > 100 * stats.chi2.ppf(1 - 1e-6, 59)
+
+
+def chi_square(counts: torch.Tensor, expected: float) -> float:
+    # Sampling without replacement: the variance of a count is smaller by (1 - size / presentations), which only makes
+    # the statistic smaller. The bound stays valid.
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_reading_is_uniform_without_replacement() -> None:
+    memory = Memory(10, (3, 1, 1))
+    memory.advance(8)
+    counts = torch.zeros(10)
+    for step in range(1000):
+        slots = memory.sample(6, generator(1, "memory.read", 0, step))
+        assert len(slots) == 6 == len(set(slots.tolist()))
+        counts[slots] += 1
+    assert (counts[8:] == 0).all(), "empty slots are never read"
+    assert chi_square(counts[:8], 1000 * 6 / 8) < stats.chi2.ppf(1 - 1e-6, 7)
+
+
+def test_a_read_of_more_than_there_is_gives_all_there_is() -> None:
+    memory = Memory(10, (3, 1, 1))
+    memory.advance(4)
+    assert sorted(memory.sample(7, generator(0, "memory.read")).tolist()) == [0, 1, 2, 3]
+
+
+def test_a_plan_changes_nothing_until_it_is_carried_out() -> None:
+    memory = Memory(3, (3, 1, 1))
+    memory.plan(5, generator(0, "memory.write"))
+    assert memory.offers == 0 and (memory.source == -1).all()
+
+
+def test_state_goes_through_save_and_load(tmp_path) -> None:
+    memory = Memory(4, (3, 2, 2), {"embedding": 2})
+    rows, slots = memory.plan(9, generator(0, "memory.write"))
+    images = torch.randint(0, 256, (len(rows), 3, 2, 2), dtype=torch.uint8)
+    memory.write(slots, images, rows, 1, 2, {"embedding": torch.randn(len(rows), 2)})
+    memory.advance(9)
+    torch.save(memory.state_dict(), tmp_path / "memory.pt")
+    again = Memory(4, (3, 2, 2), {"embedding": 2})
+    again.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
+    assert again.offers == 9 and again.filled == 4
+    for name, value in memory.named_buffers():
+        assert torch.equal(value, again.get_buffer(name))
+    assert torch.equal(memory.plan(6, generator(0, "w", 1))[1], again.plan(6, generator(0, "w", 1))[1])
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_the_first_offers_take_the_slots_in_order(count: int) -> None:
+    memory = Memory(100, (3, 1, 1))
+    rows, slots = memory.plan(count, generator(0, "memory.write"))
+    assert torch.equal(rows, torch.arange(count)) and torch.equal(slots, torch.arange(count))

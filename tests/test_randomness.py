@@ -1,0 +1,95 @@
+"""Randomness is a function of its key: nothing global is consumed, nothing depends on what was drawn before."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osiris.models import EncoderConfig, build_encoder
+from osiris.randomness import derive_seed, generator, scoped
+from tiny import ENCODER, HEADS, tiny_engine, train
+
+keys = st.tuples(
+    st.integers(0, 2**53),
+    st.sampled_from(["init", "order", "augment.x", "memory.read"]),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+
+
+@given(keys, keys)
+def test_a_seed_depends_on_every_part_of_its_key(one: tuple, two: tuple) -> None:
+    assert (derive_seed(*one) == derive_seed(*two)) == (one == two)
+    assert 0 <= derive_seed(*one) < 2**63
+
+
+def test_parts_of_a_key_do_not_run_into_each_other() -> None:
+    seeds = [derive_seed(1, "a", 23), derive_seed(12, "a", 3), derive_seed(1, "a", 2, 3), derive_seed(1, "a"), 123]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_seeds_are_fixed_for_good() -> None:
+    """A changed derivation would change every run that was ever made."""
+    assert derive_seed(0, "init.encoder") == 6680165525811018843
+    assert derive_seed(7, "augment.x", 3, 11) == 1810716975625904533
+
+
+def test_a_generator_gives_the_same_numbers_whatever_happened_before() -> None:
+    first = torch.rand(5, generator=generator(3, "order", 1, 2))
+    torch.rand(100)
+    generator(3, "order", 1, 1)
+    assert torch.equal(first, torch.rand(5, generator=generator(3, "order", 1, 2)))
+
+
+def test_streams_are_unrelated() -> None:
+    """Steps and purposes next to each other give uncorrelated draws."""
+    rows = [
+        torch.rand(2000, generator=generator(0, purpose, 0, step))
+        for purpose, step in itertools.product(("order", "mix"), range(4))
+    ]
+    correlation = torch.corrcoef(torch.stack(rows)) - torch.eye(len(rows))
+    assert correlation.abs().max() < 0.1
+
+
+def test_scoped_puts_the_global_generator_back() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with scoped(0, "init.encoder"):
+        inside = torch.rand(3)
+    assert torch.equal(torch.rand(3), expected)
+    assert not torch.equal(inside, expected)
+
+
+def test_building_and_training_consume_no_global_generator() -> None:
+    torch.manual_seed(11)
+    expected = torch.get_rng_state()
+    engine, stretch = tiny_engine("lump")
+    train(engine, stretch[:2])
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_initialisation_depends_on_the_seed_alone() -> None:
+    one, two, other = build_encoder(ENCODER, 0), build_encoder(ENCODER, 0), build_encoder(ENCODER, 1)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters()))
+    assert not torch.equal(one.conv1.get_parameter("weight"), other.conv1.get_parameter("weight"))
+
+
+def test_g_starts_alike_whether_or_not_there_is_an_h() -> None:
+    engines = [tiny_engine(name)[0] for name in ("ft", "osiris-d", "cassle", "pocon")]
+    weights = [engine.networks.heads["g"].get_parameter("fc1.weight") for engine in engines]
+    assert all(torch.equal(weights[0], other) for other in weights[1:])
+    assert weights[0].shape == (HEADS.projector_hidden, EncoderConfig(width=4).features)
+
+
+def test_memory_draws_do_not_depend_on_the_method() -> None:
+    """Two methods with the same seed offer the same images to the same slots."""
+    held = []
+    for name in ("er", "osiris-d", "lump"):
+        engine, stretch = tiny_engine(name)
+        train(engine, stretch[:2])
+        held.append(engine.memory.source.clone())
+    assert all(torch.equal(held[0], other) for other in held[1:])
