@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +62,7 @@ def test_limits_take_the_first_of_each_class() -> None:
 @pytest.mark.parametrize("option", ["train_per_class", "bank_per_class", "test_per_class"])
 def test_limits_must_be_positive(option: str) -> None:
     with pytest.raises(UserError, match=f"--{option.replace('_', '-')} 0"):
-        by_class("x", source(), ((0,), (1, 2)), BenchmarkConfig(**{option: 0}))
+        by_class("x", source(), ((0,), (1, 2)), replace(BenchmarkConfig(), **{option: 0}))
 
 
 def test_shuffled_tasks_keep_their_environments() -> None:

@@ -1,0 +1,59 @@
+"""`osiris data` as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pictures import write_pictures
+from PIL import Image
+
+from osiris.cli import main
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    for seed, (episode, name) in enumerate([("[one]", "cat"), ("[one]", "dog"), ("two", "cat")]):
+        write_pictures(root / episode / name, 5, seed)
+    return root
+
+
+def test_what_it_prints(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", f"folder:{photos}"]) == 0
+    output = capsys.readouterr()
+    assert "1 [one]" in output.out and "cat, dog" in output.out
+    assert "20x20, 12 train, 3 test" in output.out and "(verified)" in output.out
+    assert "a fifth of each class" in output.err
+
+
+def test_unlabelled_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pictures(tmp_path / "plain" / "a", 3, 1)
+    assert main(["data", f"folder:{tmp_path / 'plain'}"]) == 0
+    assert "without labels accuracy cannot be computed" in capsys.readouterr().out
+
+
+def test_damage_in_the_cache_is_found(photos: Path, cache_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", f"folder:{photos}"]) == 0
+    (images,) = cache_directory.glob("*/train-images.npy")
+    content = bytearray(images.read_bytes())
+    content[-1] ^= 1
+    images.write_bytes(content)
+    assert main(["data", f"folder:{photos}"]) == 2
+    assert "is damaged. Delete" in capsys.readouterr().err
+
+
+def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "splt-cifar100-5"]) == 2
+    assert "Did you mean 'split-cifar100-5'?" in capsys.readouterr().err
+    assert main(["data", f"folder:{tmp_path / 'nowhere'}"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def test_contact_sheets(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sheets"
+    assert main(["data", f"folder:{photos}", "--show", "--out", str(out)]) == 0
+    sheets = sorted(out.iterdir())
+    assert [sheet.name.rsplit("-", 2)[1:] for sheet in sheets] == [["task", "01.png"], ["task", "02.png"]]
+    first, second = (Image.open(sheet) for sheet in sheets)
+    assert first.height > second.height, "two classes against one"
