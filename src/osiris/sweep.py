@@ -130,7 +130,7 @@ class _LiveJobs:
             id(job): self.progress.add_task(
                 job.title,
                 total=1.0,
-                completed=float(job.finished),
+                completed=int(job.finished),
                 text="finished before" if job.finished else "waiting",
             )
             for job in jobs
