@@ -99,15 +99,15 @@ def test_a_task_without_test_images_is_told() -> None:
     assert "task(s) 'two' have no test images" in by_episode("x", short, BenchmarkConfig()).notices[0]
 
 
-def test_without_labels_limits_count_per_episode() -> None:
+def test_without_labels_all_images_are_used() -> None:
     labelled = source(episode=[0, 0, 0, 0, 1, 1, 1, 1])
     bare = Source(
         **{**vars(labelled), "train": Part(labelled.train.images, None, labelled.train.episode), "test": None}
     )
     benchmark = by_episode("x", bare, BenchmarkConfig(train_per_class=2))
-    assert values(benchmark.train) == [0, 1, 4, 5]
+    assert values(benchmark.train) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert benchmark.tasks == ((), ()) and not benchmark.labelled
-    assert any("count per episode" in text for text in benchmark.notices)
+    assert any("do not apply, all images are used" in text for text in benchmark.notices)
     with pytest.raises(UserError, match="needs labels"):
         by_class("x", bare, ((0,), (1, 2)), BenchmarkConfig())
 

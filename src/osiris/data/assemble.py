@@ -138,7 +138,7 @@ def _benchmark(
         test = _split(source.test, test_task, config.test_per_class, digest)
         notices += _without_tests(test, len(tasks), task_names)
     if source.train.label is None and (config.train_per_class or config.bank_per_class):
-        notices.append("there are no labels: the limits of images per class count per episode.")
+        notices.append("there are no labels: the limits of images per class do not apply, all images are used.")
     return Benchmark(
         name=name,
         train=train,
@@ -157,9 +157,10 @@ def _benchmark(
 
 
 def _split(part: Part, task: np.ndarray, limit: int | None, digest: hashlib._Hash) -> Split:
-    """The first `limit` images of each class in each task (of each task without labels), in the data set's order."""
-    group = task if part.label is None else task * (part.label.max(initial=0) + 1) + part.label
-    kept = np.flatnonzero(first_of_each(group, limit))
+    """The first `limit` images of each class in each task, in the data set's order; all of them without labels."""
+    kept = np.arange(len(task))
+    if part.label is not None:
+        kept = np.flatnonzero(first_of_each(task * (part.label.max(initial=0) + 1) + part.label, limit))
     for rows in (kept, task[kept], None if part.label is None else part.label[kept]):
         digest.update(b"none" if rows is None else np.ascontiguousarray(rows, dtype="<i8").tobytes())
     label = None if part.label is None else torch.from_numpy(part.label.astype(np.int64))
