@@ -8,9 +8,9 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from conftest import compare_with_naive
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_knn import compare_with_naive
 
 from osiris.data.base import Benchmark
 from osiris.evaluation import knn
@@ -213,3 +213,20 @@ def test_memory_at_full_size():
     """The bank of CIFAR-100 with the paper's encoder: 50,000 x 512, 10,000 queries, within 1 GiB."""
     extra, _ = measure(50_000, 10_000, 512, 0)
     assert extra < 1024
+
+
+@pytest.mark.slow
+def test_knn_is_a_small_part_of_an_evaluation():
+    """The paper's encoder on 60,000 images against all questions of 10,000 on 50,000, both from a part, in one thread."""
+    import time
+
+    from osiris.data.base import ArrayImages
+    from osiris.evaluation.features import embed
+    from osiris.models import EncoderConfig, build_encoder
+
+    images = ArrayImages(np.random.default_rng(0).integers(0, 256, (256, 3, 32, 32), dtype=np.uint8))
+    start = time.perf_counter()
+    embed(build_encoder(EncoderConfig()), images, (0.5,) * 3, (0.25,) * 3)
+    embedding = (time.perf_counter() - start) * 60_000 / 256
+    _, seconds = measure(50_000, 1_000, 512, 0)
+    assert 10 * seconds < 0.1 * embedding, (10 * seconds, embedding)
