@@ -202,6 +202,13 @@ def test_the_global_generator_and_the_images_are_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state) and torch.equal(images, before)
 
 
+def test_the_layout_in_memory_does_not_matter() -> None:
+    images = batch(4, 20, 30)
+    rows_of_pixels = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    views = TwoViews(MEAN, STD)(rows_of_pixels, generator(0, "augment.x"))
+    assert views.is_contiguous() and torch.equal(views, TwoViews(MEAN, STD)(images, generator(0, "augment.x")))
+
+
 def test_nothing_waits_for_the_device() -> None:
     """A tensor on the meta device has no values: whatever asked for one (a branch, a mask, .item()) would raise."""
     images = batch(6, 20, 30).to("meta")

@@ -200,8 +200,8 @@ def _parts(images: Tensor, parameters: Parameters, height: int, width: int) -> I
     assert len(images) == len(parameters), (len(images), len(parameters))
     parameters = parameters.to(images.device)
     colour_steps = _colour_steps(parameters)
-    row_shifts = ops.shifts(parameters.blur_radius, height, images.device)
-    column_shifts = row_shifts if width == height else ops.shifts(parameters.blur_radius, width, images.device)
+    sides = {height, width} if parameters.sigma is not None else ()
+    shifts = {side: ops.shifts(parameters.blur_radius, side, images.device) for side in sides}
     values = 3 * max(images.shape[2] * images.shape[3], height * width)
     length = max(1, CHUNK_VALUES // values) if images.device.type == "cpu" else max(1, len(images))
     for start in range(0, len(images), length):
@@ -211,7 +211,7 @@ def _parts(images: Tensor, parameters: Parameters, height: int, width: int) -> I
         for step in colour_steps:
             view = step.rows(part).apply(view)
         if own.sigma is not None:
-            view = ops.blur(view, own.sigma, (row_shifts, column_shifts))
+            view = ops.blur(view, own.sigma, rows=shifts[height], columns=shifts[width])
         if own.threshold is not None:
             view = ops.solarise(view, own.threshold)
         yield part, view

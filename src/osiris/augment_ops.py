@@ -59,7 +59,7 @@ def resampling_weights(start: Tensor, extent: Tensor, length: int, size: int, mi
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Apply columns [B, size, W] along the width, then rows [B, size, H] along the height, clamping as Pillow does."""
     count, channels, height, width = images.shape
-    wide = torch.bmm(images.view(count, channels * height, width), columns.transpose(1, 2)).clamp_(0, 1)
+    wide = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2)).clamp_(0, 1)
     tall = torch.matmul(rows[:, None], wide.view(count, channels, height, -1))
     return tall.clamp_(0, 1)
 
@@ -81,9 +81,8 @@ def blur_weights(sigma: Tensor, shifted: Tensor) -> Tensor:
     return (taps @ shifted.flatten(1)).view(-1, length, length)
 
 
-def blur(images: Tensor, sigma: Tensor, shifted: tuple[Tensor, Tensor]) -> Tensor:
-    """Gaussian blur of `sigma` [B] pixels, with the `shifts` of the height and of the width."""
-    rows, columns = shifted
+def blur(images: Tensor, sigma: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Gaussian blur of `sigma` [B] pixels, with the `shifts` of the height (rows) and of the width (columns)."""
     row_weights = blur_weights(sigma, rows)
     return separable(images, row_weights, row_weights if columns is rows else blur_weights(sigma, columns))
 
