@@ -48,8 +48,8 @@ def best_and_margin(votes: dict[int, float], allowed=None) -> tuple[int, float]:
 
 
 def compare_with_naive(features: Features, benchmark: Benchmark, rankings: dict, k: int) -> dict[str, int]:
-    """Assert equal predictions wherever the two best votes differ by more than 1e-6 (of all votes, since the weights are
-    only known up to float32: exp(1 / 0.1) is 22,026). Returns how many were compared."""
+    """Assert equal predictions wherever the two best votes differ by more than 1e-6 (of all votes, since the weights
+    are only known up to float32: exp(1 / 0.1) is 22,026). Returns how many were compared."""
     naive = NaiveKnn(features, k)
     test = benchmark.test
     assert test is not None and test.label is not None and benchmark.bank.label is not None

@@ -217,7 +217,7 @@ def test_memory_at_full_size():
 
 @pytest.mark.slow
 def test_knn_is_a_small_part_of_an_evaluation():
-    """The paper's encoder on 60,000 images against all questions of 10,000 on 50,000, both from a part, in one thread."""
+    """The paper's encoder on 60,000 images against all questions of 10,000 on 50,000; both measured on a part."""
     import time
 
     from osiris.data.base import ArrayImages
