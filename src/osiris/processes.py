@@ -9,22 +9,53 @@ penalty that every process computes in full (ewc) is counted once, not W times.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+T = TypeVar("T")
+
+
+_alone = False
+
 
 def world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if not _alone and dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
+
+def local_rank() -> int:
+    """Our number among the processes of this machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0
+
+
+def local_world_size() -> int:
+    """Processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this process computes as if there were no others: nothing is gathered, nothing is shared out."""
+    global _alone
+    _alone = True
+    try:
+        yield
+    finally:
+        _alone = False
+
+
+PATIENCE = timedelta(days=7)
+"""One process may fetch data or ask the KNN for hours while the others wait. Who died is noticed by its closed
+connection, not by the clock."""
 
 _control: Any = None
 """A process group on the CPU for decisions, so that they never make a GPU wait."""
@@ -37,13 +68,20 @@ def started() -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1 or world_size() > 1:
         yield
         return
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    _control = dist.new_group(backend="gloo") if on_gpu else None
+    if torch.cuda.is_available():
+        # Both back ends: which one carries a message depends on where its tensor lies (--device cpu works too).
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        _control = dist.new_group(backend="gloo", timeout=PATIENCE)
+    else:
+        dist.init_process_group("gloo", timeout=PATIENCE)
+    clean = False
     try:
         yield
+        clean = True
     finally:
-        dist.destroy_process_group()
+        _control = None
+        if clean or not torch.cuda.is_available():  # after an error NCCL would wait for processes that are gone
+            dist.destroy_process_group()
 
 
 def share(count: int, process: int | None = None) -> slice:
@@ -124,13 +162,68 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 def agree(flag: bool) -> bool:
     """True everywhere when it is true anywhere (one process got a signal: all stop at the same step)."""
+    return agree_each([flag])[0]
+
+
+def agree_each(flags: Sequence[bool]) -> list[bool]:
+    """`agree` on several flags in one message."""
     if world_size() == 1:
-        return flag
-    value = torch.tensor([int(flag)])
+        return list(flags)
+    value = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(value, dist.ReduceOp.MAX, group=_control)
-    return bool(value.item())
+    return [bool(item) for item in value.tolist()]
 
 
 def barrier() -> None:
     if world_size() > 1:
         dist.barrier(group=_control)
+
+
+class Elsewhere(SystemExit):
+    """Another process failed and speaks for all of them: this one leaves without a word."""
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Work that must succeed in all processes: where one fails, all leave, so that nobody waits for the dead.
+
+    The first process that failed raises its error, the others `Elsewhere`. Nothing inside may communicate.
+    """
+    if world_size() == 1:
+        yield
+        return
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    failed = torch.zeros(world_size(), dtype=torch.int64)
+    failed[rank()] = int(failure is not None)
+    dist.all_reduce(failed, group=_control)
+    if failed.any():
+        if failure is not None and rank() == int(failed.argmax()):
+            raise failure
+        raise Elsewhere(2)
+
+
+def in_turn(work: Callable[[], T]) -> T:
+    """The same work in all processes, but first in one per machine: it may fill a cache that the others then read."""
+    results: list[T] = []
+    for first in (True, False):
+        with together():
+            if (local_rank() == 0) is first:
+                results.append(work())
+    return results[0]
+
+
+def broadcast(data: bytes) -> bytes:
+    """The first process' bytes, everywhere; what the others pass does not matter."""
+    if world_size() == 1:
+        return data
+    size = torch.tensor([len(data)])
+    dist.broadcast(size, 0, group=_control)
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank() == 0 and data else None
+    content = torch.empty(int(size), dtype=torch.uint8) if own is None else own
+    if len(content):
+        dist.broadcast(content, 0, group=_control)
+    return content.numpy().tobytes()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from osiris import processes
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import write_atomically
 
 FORMAT = 1
+
+
+class DiskFull(UserError):
+    """Nothing more can be written; what was saved before is intact."""
 
 
 def digest(state: Any) -> str:
@@ -50,10 +59,28 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
 
     def write(temporary: Path) -> None:
         torch.save(record, temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())  # the new one is safe before the old one moves
         if latest.exists():
             latest.replace(previous)
 
-    write_atomically(latest, write)
+    with room_on_disk(folder):
+        write_atomically(latest, write)
+
+
+@contextmanager
+def room_on_disk(folder: Path) -> Iterator[None]:
+    """Each library words a full disk its own way (torch: "unexpected pos"); the user is told what it is."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        told = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        if told or (isinstance(error, RuntimeError) and "inline_container" in str(error)):
+            raise DiskFull(
+                f"the disk is full, or there is a quota: {folder} could not be written. The checkpoint before is "
+                "intact; make room and give the same command again."
+            ) from error
+        raise
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
@@ -69,12 +96,26 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def load_for_all(folder: Path) -> dict[str, Any] | None:
+    """`load_state` by the first process, for all of them: they agree on one state and need no common file system."""
+    state: dict[str, Any] | None = None
+    with processes.together():
+        if processes.rank() == 0:
+            state = load_state(folder)
+    if processes.world_size() == 1 or not processes.agree(state is not None):
+        return state
+    buffer = io.BytesIO()
+    if processes.rank() == 0:
+        torch.save(state, buffer)
+    return torch.load(io.BytesIO(processes.broadcast(buffer.getvalue())), map_location="cpu", weights_only=True)
+
+
 def read_state(path: Path) -> dict[str, Any]:
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise UserError(f"{path} is damaged or is no osiris checkpoint ({reason}).") from error
+        raise UserError(f"{path} is damaged or no osiris checkpoint ({reason}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or "state" not in record:
         raise UserError(f"{path} is no osiris checkpoint of this version.")
     if digest(record["state"]) != record["digest"]:
@@ -86,7 +127,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
     """A safetensors file; metadata as one JSON text."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}
-    write_atomically(path, lambda temporary: save_file(plain, temporary, text))
+    with room_on_disk(path.parent):
+        write_atomically(path, lambda temporary: save_file(plain, temporary, text))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -49,7 +49,7 @@ class EngineConfig:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int | None = None
-    """CPU threads; part of the config because it changes the last bits (default: all cores, recorded)."""
+    """CPU threads of a process; part of the config because it changes the last bits (default: all cores, recorded)."""
     precision: Literal["32", "bf16", "16"] = "32"
     """Autocast of the networks; losses are computed in float32."""
     tf32: bool = False
@@ -92,7 +92,7 @@ class Config:
 
     def complete(self) -> Config:
         """With what depends on this machine filled in, so that it is recorded."""
-        threads = self.engine.threads or os.cpu_count() or 1
+        threads = self.engine.threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return dataclasses.replace(self, engine=dataclasses.replace(self.engine, threads=threads))
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +13,17 @@ from torch import Tensor, nn
 
 from osiris import processes
 from osiris.augment import TwoViews
+from osiris.augment_ops import upload
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
 from osiris.memory import Memory
 from osiris.methods import Method
+from osiris.models.normalisation import BatchNorm
 from osiris.objective import Objective
 from osiris.randomness import generator
 from osiris.representations import Passes, Representations
 from osiris.terms import Drawn, World, X, Y
+from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate
 from osiris.training.plan import Phase, batch_indices, learning_rate
@@ -63,33 +67,57 @@ class Engine:
         self.memory = Memory(config.learning.memory_size, benchmark.train.images.shape, fields)
         for module in (self.networks, self.objective, self.memory):
             module.to(device)
-        self.networks.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        for module in (self.networks, self.objective):
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.optimiser = build_optimiser([self.networks, self.objective], config.learning)
         self.two_views = TwoViews(benchmark.mean, benchmark.std)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
+        self.running_statistics = [
+            statistic
+            for module in (self.networks, self.objective)
+            for layer in module.modules()
+            if isinstance(layer, BatchNorm) and layer.running_mean is not None and layer.running_var is not None
+            for statistic in (layer.running_mean, layer.running_var)
+        ]
         if config.engine.compile:
-            self.networks.encoder.compile()
+            # Dynamic from the start: one kernel for all batch sizes, whichever of them a resumed run sees first.
+            self.networks.encoder.compile(dynamic=True)
 
     def step(self, phase: Phase, step: int, passes: Passes | None = None) -> StepResult:
-        """Read memory, make views, embed once, sum the terms, update, then offer X to the memory."""
+        """Read memory, make views, embed once, sum the terms, update, then offer X to the memory.
+
+        Everything that decides is on the host and everything that computes on the device: nothing waits in between.
+        """
         config, task = self.config, phase.task
         indices = batch_indices(phase, config.seed, step)
+        images = self._take(indices)
+        if step + 1 < phase.steps:
+            following = batch_indices(phase, config.seed, step + 1)
+            self.benchmark.train.images.prefetch(following[processes.share(len(following))])
         slots = self._read_slots(len(indices), task, step)
         drawn = Drawn(self.memory, slots, config.seed, task, step)
-        views = {X: self._views_of_x(indices, task, step)}
+        views = {X: self._views_of_x(images, len(indices), task, step)}
         if slots is not None:
             views[Y] = self._views_of_y(slots, task, step)
         views = self.objective.make(views, drawn)
         # What a term makes has the rows of X.
         counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
+        statistics = [statistic.clone() for statistic in self.running_statistics]
         rep = self.represent(views, counts, self.objective.inputs(task), passes)
         loss, values = self.objective(rep, drawn)
-        # Before the update: the embedding of this step's model (der).
-        fields = {name: rep(X, head="g")[0].detach() for name in self.memory.fields}
+        fields = self._fields(rep)
         finite, norm = self._update(loss, phase, step)
-        self._offer(indices, task, step, fields)
+        for statistic, before in zip(self.running_statistics, statistics):
+            statistic.copy_(torch.where(finite, statistic, before))
+        self._offer(indices, images, task, step, fields)
         detached = {name: value.detach() for name, value in values.items()}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
+
+    @torch.no_grad()
+    def _fields(self, rep: Representations) -> dict[str, Tensor]:
+        """der: the embedding of this step's model, so before the update. What is no number becomes zero, which pulls
+        a normalised vector nowhere: a bad step must not spoil the memory."""
+        return {name: torch.nan_to_num(rep(X, head="g")[0].detach(), 0.0, 0.0, 0.0) for name in self.memory.fields}
 
     def represent(
         self,
@@ -109,12 +137,16 @@ class Engine:
         if not self.objective.reads_memory(task):
             return None
         wanted = int(count * self.method.replay)
-        return self.memory.sample(wanted, generator(self.config.seed, "memory.read", task, step))
+        slots = self.memory.sample(wanted, generator(self.config.seed, "memory.read", task, step))
+        return upload(slots, self.device)
 
-    def _views_of_x(self, indices: Tensor, task: int, step: int, purpose: str = "augment.x") -> Tensor:
-        rows = processes.share(len(indices))
-        images = self.benchmark.train.images.take(indices[rows]).to(self.device, non_blocking=True)
-        return self.two_views(images, generator(self.config.seed, purpose, task, step), rows, len(indices))
+    def _take(self, indices: Tensor) -> Tensor:
+        """This process' share of the images of a global batch, on the device."""
+        return upload(self.benchmark.train.images.take(indices[processes.share(len(indices))]), self.device)
+
+    def _views_of_x(self, images: Tensor, count: int, task: int, step: int, purpose: str = "augment.x") -> Tensor:
+        key = generator(self.config.seed, purpose, task, step)
+        return self.two_views(images, key, processes.share(count), count)
 
     def _views_of_y(self, slots: Tensor, task: int, step: int) -> Tensor:
         rows = processes.share(len(slots))
@@ -128,16 +160,23 @@ class Engine:
         rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, phase.steps)
         set_learning_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        finite = torch.isfinite(loss.detach())
+        # Half precision: the scaler looks at gradients, so a loss that is no number must spoil them (inf - inf + 1).
+        spoiled = loss * (loss.detach() - loss.detach() + 1) if self.scaler.is_enabled() else loss
+        self.scaler.scale(spoiled).backward()
         processes.average_gradients(self._parameters())
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimiser)
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters() if p.grad is not None])
         if self.scaler.is_enabled():
-            # Half precision overflows now and then; the scaler leaves such steps out itself. Only the loss counts.
-            finite = torch.isfinite(loss.detach())
+            # Gradients overflow now and then, the scaler leaves such steps out and tries a smaller scale. Where that
+            # does not help the gradient itself is bad.
+            scale = self.scaler.scale(torch.ones((), device=self.device))
+            finite = finite & (torch.isfinite(norm) | (scale >= 1))
             self.scaler.step(self.optimiser)
             self.scaler.update()
         else:
-            finite = torch.isfinite(loss.detach()) & torch.isfinite(norm)
+            finite = finite & torch.isfinite(norm)
             self.optimiser.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
             self.optimiser.step()
         return finite, norm
@@ -146,14 +185,15 @@ class Engine:
         yield from self.networks.parameters()
         yield from self.objective.parameters()
 
-    def _offer(self, indices: Tensor, task: int, step: int, fields: dict[str, Tensor]) -> None:
+    def _offer(self, indices: Tensor, images: Tensor, task: int, step: int, fields: dict[str, Tensor]) -> None:
         """Every process plans the same writes for the global batch, so all memories hold the same slots."""
         rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
-            chosen = indices[rows]
-            images = self.benchmark.train.images.take(chosen)
-            parts = {name: value[rows.to(value.device)] for name, value in fields.items()}
-            self.memory.write(slots, images, chosen, task, step, parts)
+            source, kept = upload(indices[rows], self.device), upload(rows, self.device)
+            alone = processes.world_size() == 1  # otherwise some of them are other processes' images
+            held = images[kept] if alone else upload(self.benchmark.train.images.take(indices[rows]), self.device)
+            parts = {name: value[kept] for name, value in fields.items()}
+            self.memory.write(upload(slots, self.device), held, source, task, step, parts)
         self.memory.advance(len(indices))
 
     def world(self, phase: Phase, step: int) -> World:
@@ -177,7 +217,7 @@ class Engine:
         full = max(1, len(phase.indices) // phase.batch_size)
         for step in range(full):
             indices = batch_indices(phase, self.config.seed, step, f"{purpose}.order")[: phase.batch_size]
-            views = self._views_of_x(indices, phase.task, step, f"{purpose}.augment")
+            views = self._views_of_x(self._take(indices), len(indices), phase.task, step, f"{purpose}.augment")
             yield self.represent({X: views}, {X: len(indices)})
 
     def state(self) -> dict[str, Any]:
@@ -205,3 +245,18 @@ class Engine:
         for name in ("source", "task", "step"):
             tensors[f"memory.{name}"] = self.memory.get_buffer(name)[held]
         return tensors
+
+    def initialise(self, path: Path) -> None:
+        """--init: start the encoder from given weights; says which are missing or of another shape."""
+        tensors, _ = load_tensors(path)
+        prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
+        given = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        wanted = self.networks.encoder.state_dict()
+        missing = [name for name in wanted if name not in given]
+        shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+        if missing or shapes:
+            problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
+            raise UserError(
+                f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
+            )
+        self.networks.encoder.load_state_dict({name: given[name] for name in wanted})

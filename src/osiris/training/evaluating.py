@@ -45,12 +45,9 @@ def embed_sharded(engine: Engine) -> Features:
     return Features(whole(part.bank, len(benchmark.bank)), test)
 
 
-def evaluate_engine(engine: Engine) -> tuple[Features, Evaluation | None]:
-    """The evaluation exists in the first process only; the others helped to embed."""
-    features = embed_sharded(engine)
-    if processes.rank() != 0:
-        return features, None
-    return features, evaluate_features(features, engine.benchmark, engine.config.evaluation)
+def evaluate_whole(engine: Engine, features: Features) -> Evaluation:
+    """Every number of the checkpoint; one process is enough, the embedding was the work."""
+    return evaluate_features(features, engine.benchmark, engine.config.evaluation)
 
 
 def write_evaluation(folder: Path, name: str, features: Features, evaluation: Evaluation, keep: bool) -> None:

@@ -5,6 +5,7 @@ A logger has two methods: `log(record)` and `close()`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from osiris.console import messages
 from osiris.errors import UserError
+from osiris.training.config import Config, to_dict
 
 
 class Logger(Protocol):
@@ -27,16 +29,21 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.file = path.open("a+b")
-        self.file.truncate(position)
+        # A crash of the machine may have lost the end of the log: never fill the gap, and keep whole lines only.
+        self.file.seek(0)
+        kept = self.file.read()[:position]
+        self.file.truncate(kept.rfind(b"\n") + 1)
         self.file.seek(0, os.SEEK_END)
 
     @property
     def position(self) -> int:
+        """The end of the log, which is on the disk when this returns."""
         self.file.flush()
+        os.fsync(self.file.fileno())
         return self.file.tell()
 
     def log(self, record: dict[str, Any]) -> None:
-        self.file.write((json.dumps(record, allow_nan=True) + "\n").encode())
+        self.file.write((json.dumps(record, allow_nan=False) + "\n").encode())
         self.file.flush()
 
     def close(self) -> None:
@@ -88,7 +95,8 @@ class LiveView:
     """In a terminal: a bar for the whole run, one for the task, the terms by name, the newest metrics."""
 
     def __init__(self, title: str) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.markup import escape
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         columns = (
             TextColumn("{task.description}"),
@@ -96,8 +104,9 @@ class LiveView:
             TaskProgressColumn(),
             TextColumn("{task.fields[text]}"),
         )
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=messages)
-        self.run = self.progress.add_task(f"[bold]{title}", total=1.0, text="starting")
+        self.progress = Progress(*columns, console=messages)
+        # A composed method's name has brackets, which are no markup.
+        self.run = self.progress.add_task(f"[bold]{escape(title)}", total=1.0, text="starting")
         self.task = self.progress.add_task("task", total=1.0, text="")
         self.metrics = ""
         self.progress.start()
@@ -106,6 +115,7 @@ class LiveView:
         if record["event"] == "evaluation":
             self.metrics = describe_evaluation(record)
             self.progress.update(self.run, text=self.metrics)
+            self.progress.refresh()
         elif record["event"] == "step":
             terms = "  ".join(f"{name} {value:.3f}" for name, value in record["terms"].items())
             text = f"epoch {record['epoch']}/{record['epochs']}  {terms}  {record['images_per_second']:.0f} images/s"
@@ -116,19 +126,22 @@ class LiveView:
                 text=text,
             )
             left = f"{duration(record['seconds_left'])} left"
-            self.progress.update(self.run, completed=record["progress"], text=self.metrics or left)
+            text = f"{left}  {self.metrics}" if self.metrics else left
+            self.progress.update(self.run, completed=record["progress"], text=text)
 
     def close(self) -> None:
         self.progress.stop()
 
 
 class TensorBoard:
-    def __init__(self, folder: Path) -> None:
+    """RUN/tensorboard. A resumed run discards what lies beyond the checkpoint."""
+
+    def __init__(self, folder: Path, start: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError("--tensorboard needs the extra: pip install 'osiris-ucl[tensorboard]'.") from None
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1 if start else None)
 
     def log(self, record: dict[str, Any]) -> None:
         for name, value in scalars(record).items():
@@ -139,15 +152,20 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
+    """RUN/wandb. The identity comes from the run directory, so a resumed run continues the same page."""
+
     def __init__(self, folder: Path, config: dict[str, Any], name: str) -> None:
         try:
             import wandb
         except ImportError:
             raise UserError("--wandb needs the extra: pip install 'osiris-ucl[wandb]'.") from None
-        self.run = wandb.init(project="osiris", name=name, dir=str(folder), config=config, id=None, resume="allow")
+        identity = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+        self.run = wandb.init(project="osiris", name=name, dir=str(folder), config=config, id=identity, resume="allow")
 
     def log(self, record: dict[str, Any]) -> None:
-        self.run.log(scalars(record), step=record["total_step"])
+        numbers = scalars(record)
+        if numbers:
+            self.run.log(numbers, step=record["total_step"])
 
     def close(self) -> None:
         self.run.finish()
@@ -157,7 +175,22 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     """The numbers of a record under the names that dashboards show."""
     if record["event"] == "evaluation":
         return {f"evaluation/{name}": value for name, value in record["shown"].items()}
+    if record["event"] == "overfitting":
+        return {f"overfitting/{space}": values["relative"] for space, values in record["spaces"].items()}
     if record["event"] != "step":
         return {}
     plain = {name: record[name] for name in ("loss", "learning_rate", "images_per_second", "gradient_norm")}
     return {f"train/{name}": value for name, value in (plain | record["terms"]).items()}
+
+
+def open_views(config: Config, method: str, folder: Path, quiet: bool, start: int) -> list[Logger]:
+    """All but log.jsonl, as the config wants them; `start`: steps done before."""
+    views: list[Logger] = []
+    if config.engine.tensorboard:
+        views.append(TensorBoard(folder, start))
+    if config.engine.wandb:
+        views.append(WeightsAndBiases(folder, to_dict(config), folder.name))
+    if not quiet:
+        title = f"{method} seed {config.seed}"
+        views.append(LiveView(title) if messages.is_terminal else PlainLines(title))
+    return views

@@ -8,9 +8,9 @@ any moment continues to the same bits.
 
 from __future__ import annotations
 
-import signal
 import time
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +18,34 @@ import torch
 
 from osiris import processes
 from osiris.composition import method_to_dict, resolve
-from osiris.console import messages, notice
+from osiris.console import notice
 from osiris.data.base import Benchmark
 from osiris.data.benchmarks import load_benchmark
-from osiris.errors import UserError
+from osiris.evaluation.features import Features
 from osiris.files import read_json, write_json
 from osiris.methods import Method
 from osiris.training import checkpoint
 from osiris.training.config import Config, to_dict
-from osiris.training.engine import Engine, StepResult, choose_device
+from osiris.training.engine import Engine, choose_device
+from osiris.training.estimate import check_memory
 from osiris.training.evaluating import (
     baseline_of,
-    evaluate_engine,
+    embed_sharded,
+    evaluate_whole,
     shown,
     summarise,
     warn_of_collapse,
     write_evaluation,
 )
-from osiris.training.loggers import JsonLines, LiveView, Logger, PlainLines, TensorBoard, WeightsAndBiases
+from osiris.training.interrupt import STOPPED, Interrupt, Stopped
+from osiris.training.loggers import JsonLines, Logger, open_views
+from osiris.training.meter import Diverged, Meter
 from osiris.training.plan import Phase, phases
 from osiris.training.run_directory import RunDirectory
+from osiris.training.start import check_sizes, prepare, same_threads
+from osiris.training.tracking import Tracker
 
-STOPPED = 75
-"""Exit code after a clean stop by SIGTERM or SIGINT (EX_TEMPFAIL: a scheduler may requeue)."""
-
-
-class Stopped(Exception):
-    """The run was asked to stop; its state is on the disk."""
-
-
-class Diverged(Exception):
-    """A loss became infinite or undefined."""
+__all__ = ["STOPPED", "Diverged", "Position", "Run", "Stopped", "train"]
 
 
 @dataclass
@@ -57,56 +54,48 @@ class Position:
 
     task: int = 0
     stage: str = "train"
-    """train, end, evaluate"""
+    """train, curve (an evaluation between two steps), end, evaluate"""
     step: int = 0
     bad_steps: int = 0
     seconds: float = 0.0
-    """Training time so far, over all starts."""
-
-
-@dataclass
-class Interrupt:
-    """SIGTERM and SIGINT set a flag that the loop reads after each step; a second SIGINT stops at once."""
-
-    asked: bool = False
-    _before: dict[int, Any] = field(default_factory=dict)
-
-    def __enter__(self) -> Interrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = True
-        messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")
+    """Time so far, over all starts."""
 
 
 def train(config: Config, out: Path, quiet: bool = False) -> dict[str, Any]:
-    """Run, or continue, the run that `config` describes in the directory `out`; returns its metrics."""
-    config.check()
-    config, method = config.complete(), resolve(config.method)
-    with processes.started(), RunDirectory(out, owner=processes.rank() == 0) as run:
-        run.claim(config, method_to_dict(method))
-        processes.barrier()
-        if run.metrics.exists():
-            notice(f"{out} is already finished; its metrics stand. Remove the directory to run it again.")
-            return read_json(run.metrics)
-        prepare(config)
-        device = choose_device(config.engine.device)
-        benchmark = load_benchmark(config.data)
-        for text in benchmark.notices:
-            notice(text)
-        check_sizes(config, method, benchmark)
-        if processes.rank() == 0:
-            run.record_environment(str(device), processes.world_size())
-        with Interrupt() as interrupt:
-            return Run(config, method, benchmark, device, run, interrupt, quiet).run()
+    """Run, or continue, the run that `config` describes in the directory `out`; returns its metrics.
+
+    With several processes the first one writes, speaks and gets the metrics; the others return nothing.
+    """
+    with processes.started(), ExitStack() as stack:
+        first = processes.rank() == 0
+        directory = RunDirectory(out, owner=first)
+        with processes.together():
+            config.check()
+            method, device = resolve(config.method), choose_device(config.engine.device)
+            stack.enter_context(directory)
+            config = directory.claim(config) if first else config
+        if processes.agree(first and directory.metrics.exists()):
+            if first:
+                notice(f"{out} is already finished; its metrics stand. Remove the directory to run it again.")
+            return read_json(directory.metrics) if first else {}
+        config = same_threads(config)
+        prepare(config, device)
+        benchmark = processes.in_turn(lambda: load_benchmark(config.data))
+        with processes.together():
+            check_sizes(config, method, benchmark)
+            check_memory(config, method, benchmark, device)
+            if first:
+                for text in benchmark.notices:
+                    notice(text)
+                directory.record(config, method_to_dict(method), str(device), processes.world_size())
+        interrupt = stack.enter_context(Interrupt())
+        stack.enter_context(checkpoint.room_on_disk(out))
+        try:
+            return Run(config, method, benchmark, device, directory, interrupt, quiet).run()
+        except (Stopped, Diverged) as end:
+            if first:
+                raise
+            raise processes.Elsewhere(STOPPED if isinstance(end, Stopped) else 1) from None
 
 
 class Run:
@@ -129,30 +118,43 @@ class Run:
         self.engine = Engine(config, method, benchmark, device)
         self.position = Position()
         log_position = self._restore()
-        processes.barrier()
-        self.log = JsonLines(directory.log, log_position) if processes.rank() == 0 else None
-        self.loggers: list[Logger] = [] if self.log is None else [self.log, *self._views(quiet)]
-        self.saved, self.started = time.monotonic(), time.monotonic() - self.position.seconds
-        self.pending: list[StepResult] = []
-        self.logged = time.monotonic()
+        self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
+        self.meter.bad_steps = self.position.bad_steps
+        self.tracker = Tracker(self.engine, config.engine.track_overfitting)
+        self.saved = time.monotonic()
+        self.log: JsonLines | None = None
+        self.loggers: list[Logger] = []
+        with processes.together():
+            if processes.rank() == 0:
+                self.log = JsonLines(directory.log, log_position)
+                start = 0 if self.position.task == len(self.phases) else self._total(self._phase, self.position.step)
+                self.loggers = [self.log, *open_views(config, method.name, directory.path, quiet, start)]
+
+    @property
+    def _phase(self) -> Phase:
+        return self.phases[self.position.task]
 
     def run(self) -> dict[str, Any]:
         """Train, end, evaluate, task by task; then the metrics of the whole."""
         try:
-            self.baseline = baseline_of(self.config, self.benchmark, self.device) if processes.rank() == 0 else None
-            processes.barrier()
+            self._measure_baseline()
             while self.position.task < len(self.phases):
-                phase = self.phases[self.position.task]
-                if self.position.stage == "train":
+                phase = self._phase
+                if self.position.stage in ("train", "curve"):
                     self._train(phase)
                     self._advance("end")
                 if self.position.stage == "end":
-                    self.engine.objective.end_task(self.engine.world(phase, phase.steps))
+                    with self.interrupt.at_once():
+                        self.engine.objective.end_task(self.engine.world(phase, phase.steps))
                     self._advance("evaluate")
                 self._save_task(phase.task)
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
             return self._finish()
+        except RuntimeError:
+            if processes.world_size() > 1 and self.interrupt.asked:  # the others have left already
+                raise Stopped("stopped; the newest saved state stands.") from None
+            raise
         finally:
             for logger in self.loggers:
                 logger.close()
@@ -160,209 +162,127 @@ class Run:
     def _train(self, phase: Phase) -> None:
         if self.position.step == 0:
             self.engine.objective.begin_task(self.engine.world(phase, 0))
-        self.logged = time.monotonic()
+        if self.position.stage == "curve":
+            self._evaluate_between_steps(phase)
+        self.meter.resume()
+        every = self.config.evaluation.evaluate_every
         for step in range(self.position.step, phase.steps):
-            self.pending.append(self.engine.step(phase, step))
-            self.position.step = step + 1
-            self.engine.objective.after_step(self.engine.world(phase, step + 1))
-            last = step + 1 == phase.steps
-            if (step + 1) % self.config.engine.log_every == 0 or last:
+            self.meter.add(self.engine.step(phase, step))
+            self.position.step = done = step + 1
+            self.engine.objective.after_step(self.engine.world(phase, done))
+            if done % self.config.engine.log_every == 0 or done == phase.steps:
                 self._log(phase)
-            every = self.config.evaluation.evaluate_every
-            if every and (step + 1) % every == 0 and not last:
+            if self.tracker.due(phase, done):
+                record = self.tracker.measure(phase, done)
+                self._emit(record and record | {"total_step": self._total(phase, done)})
+            if every and done % every == 0 and done != phase.steps:
                 self._log(phase)
-                self._evaluate(f"curve-{phase.task + 1:02d}-{step + 1:07d}", phase, step + 1)
+                self._advance("curve")
+                self._evaluate_between_steps(phase)
             self._maybe_save(phase)
 
     def _maybe_save(self, phase: Phase) -> None:
         """At intervals, and when somebody asks to stop. All processes decide together."""
         due = time.monotonic() - self.saved > 60 * self.config.engine.save_every
-        if processes.agree(self.interrupt.asked):
+        stop, due = processes.agree_each([self.interrupt.asked, due])
+        if stop or due:
             self._log(phase)
             self._save()
+        if stop:
             raise Stopped(f"stopped in task {self.position.task + 1} at step {self.position.step}; state saved.")
-        if processes.agree(due):
-            self._log(phase)
-            self._save()
 
     def _advance(self, stage: str, task: int | None = None) -> None:
+        """Enter the next stage: from here on a kill loses no more than that stage."""
         self.position.stage = stage
         if task is not None:
             self.position.task, self.position.step = task, 0
         self._save()
         if processes.agree(self.interrupt.asked):
-            raise Stopped(f"stopped after task {self.position.task + 1}; state saved.")
+            raise Stopped(f"stopped in task {min(self.position.task + 1, len(self.phases))}; state saved.")
 
     def _log(self, phase: Phase) -> None:
-        """The only place in training that waits for the device: means over the steps since the last line."""
-        if not self.pending:
-            return
-        results, self.pending = self.pending, []
-        names = list(results[0].values)
-        table = torch.stack([torch.stack([result.values[name].float() for name in names]) for result in results]).cpu()
-        finite = torch.stack([result.finite for result in results]).cpu()
-        self._guard(phase, table, finite, names)
-        now = time.monotonic()
-        images, self.logged, elapsed = sum(result.images for result in results), now, now - self.logged
-        means = dict(zip(names, table[finite].mean(0).tolist() if finite.any() else [float("nan")] * len(names)))
-        done = sum(item.steps for item in self.phases[: phase.task]) + self.position.step
-        total = sum(item.steps for item in self.phases)
-        spent = now - self.started
-        self._emit(
-            {
-                "event": "step",
-                "task": phase.task + 1,
-                "tasks": len(self.phases),
-                "step": self.position.step,
-                "total_step": done,
-                "epoch": -(-self.position.step // phase.steps_per_epoch),
-                "epochs": phase.epochs,
-                "loss": means.pop("loss"),
-                "gradient_norm": means.pop("gradient_norm"),
-                "terms": means,
-                "learning_rate": self.engine.optimiser.param_groups[0]["lr"],
-                "images_per_second": images / max(elapsed, 1e-9),
-                "memory": self.engine.memory.filled,
-                "progress": done / total,
-                "task_progress": self.position.step / phase.steps,
-                "seconds": spent,
-                "seconds_left": spent / done * (total - done),
-            }
-        )
+        record = self.meter.read(phase, self.position.step)
+        self.position.bad_steps = self.meter.bad_steps
+        rate = self.engine.optimiser.param_groups[0]["lr"]
+        self._emit(record and record | {"learning_rate": rate, "memory": self.engine.memory.filled})
 
-    def _guard(self, phase: Phase, table: torch.Tensor, finite: torch.Tensor, names: list[str]) -> None:
-        """Bad steps were left out on the device; here the host learns of them and stops when they are too many."""
-        bad = (~finite).nonzero().squeeze(1)
-        if not len(bad):
-            return
-        self.position.bad_steps += len(bad)
-        first = int(bad[0])
-        step = self.position.step - len(finite) + first
-        guilty = [name for name, value in zip(names, table[first]) if name != "loss" and not torch.isfinite(value)]
-        if self.position.bad_steps > self.config.engine.skip_bad_steps:
-            raise Diverged(
-                f"the loss is not finite in task {phase.task + 1} at step {step} (term: {', '.join(guilty) or 'sum'}). "
-                f"The update was left out, and the last checkpoint is good. The batch can be built again from seed "
-                f"{self.config.seed}, task {phase.task} and step {step}. Try a lower --learning-rate, or "
-                f"--skip-bad-steps N to leave out up to N such steps."
-            )
+    def _evaluate_between_steps(self, phase: Phase) -> None:
+        """A point of the curve through training. The state was saved in stage `curve`, which ends here."""
+        step = self.position.step
+        self._evaluate(f"curve-{phase.task + 1:02d}-{step:07d}", phase, step)
+        self.position.stage = "train"
+        self.meter.resume()
 
     def _evaluate(self, name: str, phase: Phase, step: int) -> None:
-        features, evaluation = evaluate_engine(self.engine)
-        if evaluation is None:
-            return
-        folder = self.directory.evaluation
+        with self.interrupt.at_once():
+            features = embed_sharded(self.engine)
+            with processes.together():
+                if processes.rank() == 0:
+                    self._report(name, phase, step, features)
+
+    def _report(self, name: str, phase: Phase, step: int, features: Features) -> None:
+        """Every number of this checkpoint, to the disk and to the log."""
+        evaluation, folder = evaluate_whole(self.engine, features), self.directory.evaluation
+        total = self._total(phase, step)
         if name.startswith("curve"):
-            numbers = {"task": phase.task, "step": step, "total_step": self._total(phase, step), **evaluation.numbers}
-            write_json(folder / f"{name}.json", numbers)
+            where = {"task": phase.task, "step": step, "total_step": total}
+            write_json(folder / f"{name}.json", where | evaluation.numbers)
         else:
             write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
         warn_of_collapse(evaluation.numbers)
-        self._emit(
-            {
-                "event": "evaluation",
-                "task": phase.task + 1,
-                "tasks": len(self.phases),
-                "step": step,
-                "total_step": self._total(phase, step),
-                "shown": shown(evaluation.numbers),
-            }
-        )
-        self.logged = time.monotonic()
+        where = {"task": phase.task + 1, "tasks": len(self.phases), "step": step, "total_step": total}
+        self._emit({"event": "evaluation", **where, "shown": shown(evaluation.numbers)})
 
     def _total(self, phase: Phase, step: int) -> int:
         return sum(item.steps for item in self.phases[: phase.task]) + step
 
+    def _measure_baseline(self) -> None:
+        """Untrained encoders, for T. Cached: it costs time once per benchmark and encoder."""
+        self.baseline = None
+        with self.interrupt.at_once(), processes.together():
+            if processes.rank() == 0:
+                self.baseline = baseline_of(self.config, self.benchmark, self.device)
+
     def _finish(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        if processes.rank() == 0:
-            metrics = summarise(
-                self.config,
-                self.method.name,
-                self.method.stream,
-                self.benchmark,
-                self.directory.evaluation,
-                self.baseline,
-            )
-            write_json(self.directory.metrics, metrics)
-        processes.barrier()
+        with processes.together():
+            if processes.rank() == 0:
+                method, folder = self.method, self.directory.evaluation
+                metrics = summarise(self.config, method.name, method.stream, self.benchmark, folder, self.baseline)
+                write_json(self.directory.metrics, metrics)
         return metrics
 
-    def _emit(self, record: dict[str, Any]) -> None:
-        for logger in self.loggers:
-            logger.log(record)
+    def _emit(self, record: dict[str, Any] | None) -> None:
+        if record is not None:
+            for logger in self.loggers:
+                logger.log(record)
 
     def _save(self) -> None:
-        if self.log is not None:
-            self.position.seconds = time.monotonic() - self.started
-            state = {"engine": self.engine.state(), "position": vars(self.position), "log": self.log.position}
-            checkpoint.save_state(self.directory.checkpoints, state)
+        with processes.together():
+            if self.log is not None:
+                self.position.seconds = self.meter.seconds
+                state = {"engine": self.engine.state(), "position": vars(self.position), "log": self.log.position}
+                checkpoint.save_state(self.directory.checkpoints, state)
         self.saved = time.monotonic()
-        processes.barrier()
 
     def _save_task(self, task: int) -> None:
-        if processes.rank() == 0:
-            path = self.directory.checkpoints / f"task-{task + 1:02d}.safetensors"
-            metadata = {"encoder": to_dict(self.config.encoder), "projector": to_dict(self.config.projector)}
-            checkpoint.save_tensors(path, self.engine.task_tensors(), {**metadata, "task": task})
+        with processes.together():
+            if processes.rank() == 0:
+                path = self.directory.checkpoints / f"task-{task + 1:02d}.safetensors"
+                metadata = {"encoder": to_dict(self.config.encoder), "projector": to_dict(self.config.projector)}
+                checkpoint.save_tensors(path, self.engine.task_tensors(), {**metadata, "task": task})
 
     def _restore(self) -> int:
-        """Continue from the newest whole checkpoint; returns the position in the log."""
-        state = checkpoint.load_state(self.directory.checkpoints)
+        """Continue from the newest whole checkpoint, which the first process reads; returns the position in the log."""
+        state = checkpoint.load_for_all(self.directory.checkpoints)
         if state is None:
-            if self.config.engine.init is not None:
-                initialise(self.engine, self.config.engine.init)
+            with processes.together():
+                if self.config.engine.init is not None:
+                    self.engine.initialise(self.config.engine.init)
             return 0
         self.engine.restore(state["engine"])
         self.position = Position(**state["position"])
-        notice(f"continuing {self.directory.path} in task {self.position.task + 1} at step {self.position.step}")
+        if processes.rank() == 0:
+            task = min(self.position.task + 1, len(self.phases))
+            notice(f"continuing {self.directory.path} in task {task} at step {self.position.step}")
         return int(state["log"])
-
-    def _views(self, quiet: bool) -> list[Logger]:
-        views: list[Logger] = []
-        if not quiet:
-            title = f"{self.method.name} seed {self.config.seed}"
-            views.append(LiveView(title) if messages.is_terminal else PlainLines(title))
-        if self.config.engine.tensorboard:
-            views.append(TensorBoard(self.directory.path))
-        if self.config.engine.wandb:
-            views.append(WeightsAndBiases(self.directory.path, to_dict(self.config), self.directory.path.name))
-        return views
-
-
-def prepare(config: Config) -> None:
-    """Threads and determinism, before anything is computed."""
-    assert config.engine.threads is not None
-    torch.set_num_threads(config.engine.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cuda.matmul.allow_tf32 = config.engine.tf32
-    torch.backends.cudnn.allow_tf32 = config.engine.tf32
-
-
-def check_sizes(config: Config, method: Method, benchmark: Benchmark) -> None:
-    """Numbers that only make sense together."""
-    learning = config.learning
-    wanted = int(learning.batch_size * method.replay)
-    if method.reads_memory and learning.memory_size < wanted:
-        raise UserError(
-            f"the memory holds {learning.memory_size} images, but {method.name} replays {wanted} at each step; "
-            f"use --memory-size {wanted} or more, or a smaller --batch-size."
-        )
-    if processes.world_size() > learning.batch_size:
-        raise UserError(f"{processes.world_size()} processes cannot share a batch of {learning.batch_size} images.")
-
-
-def initialise(engine: Engine, path: Path) -> None:
-    """--init: start the encoder from given weights; says which are missing or of another shape."""
-    tensors, _ = checkpoint.load_tensors(path)
-    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
-    given = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    wanted = engine.networks.encoder.state_dict()
-    missing = [name for name in wanted if name not in given]
-    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-    if missing or shapes:
-        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-        raise UserError(
-            f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
-        )
-    engine.networks.encoder.load_state_dict({name: given[name] for name in wanted})

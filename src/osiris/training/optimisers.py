@@ -42,11 +42,11 @@ class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling (You et al. 2017): tensors with one dimension are stepped as in SGD."""
 
     _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, trust: float = 0.02) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "trust": trust, "weight_decay": 0.0})
-        self.found_inf: Tensor | None = None
-        self.grad_scale: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

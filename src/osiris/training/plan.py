@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -32,6 +33,12 @@ class Phase:
     @property
     def epochs(self) -> int:
         return -(-self.steps // self.steps_per_epoch)
+
+    @property
+    def batch_sizes(self) -> tuple[int, int]:
+        """(smallest, largest): the last batch of an epoch is what is left, and up to three images more than others."""
+        last = len(self.indices) - (self.steps_per_epoch - 1) * self.batch_size
+        return min(last, self.batch_size), last if self.steps_per_epoch == 1 else max(last, self.batch_size)
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
@@ -63,10 +70,16 @@ def batch_indices(phase: Phase, seed: int, step: int, purpose: str = "order") ->
     """The images of one step: a keyed permutation per epoch, cut into batches."""
     per_epoch = phase.steps_per_epoch
     epoch, position = divmod(step, per_epoch)
-    order = torch.randperm(len(phase.indices), generator=generator(seed, purpose, phase.task, epoch))
+    order = _order(len(phase.indices), seed, purpose, phase.task, epoch)
     last = position == per_epoch - 1
     stop = None if last else (position + 1) * phase.batch_size
     return phase.indices[order[position * phase.batch_size : stop]]
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int, purpose: str, task: int, epoch: int) -> Tensor:
+    """Kept: a permutation of a large task costs more than the batch cut from it."""
+    return torch.randperm(count, generator=generator(seed, purpose, task, epoch))
 
 
 def learning_rate(base: float, schedule: str, warmup_steps: int, step: int, steps: int) -> float:

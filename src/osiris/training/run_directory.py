@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -18,8 +19,12 @@ from osiris.errors import UserError
 from osiris.files import read_json, write_json
 from osiris.training.config import Config, from_dict, to_dict
 
-UNIMPORTANT = {"save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps"}
-"""Engine fields that may differ when a run is continued."""
+UNIMPORTANT = {
+    *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
+    *("device", "micro_batch"),
+}
+"""Engine fields that may differ when a run is continued. The last two change how a step is computed, not what: a run
+may move to another device or need less memory, and then agrees with an uninterrupted one up to rounding."""
 
 
 class RunDirectory:
@@ -45,44 +50,66 @@ class RunDirectory:
             self._lock = (self.path / ".lock").open("a+")
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
-        try:
-            # The kernel drops this lock with its process, so a stale lock file never blocks.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._acquire():
             self._lock.seek(0)
             holder = self._lock.read().strip() or "another process"
             self._lock.close()
-            raise UserError(f"{self.path} is in use by {holder}. Wait for it, or choose another --out.") from None
+            self._lock = None
+            raise UserError(f"{self.path} is in use by {holder}. Wait for it, or choose another --out.")
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._lock.flush()
         return self
+
+    def _acquire(self) -> bool:
+        """The kernel drops this lock with its process, so a stale lock file never blocks. After an elastic restart the
+        process before us may need a moment to be gone."""
+        assert self._lock is not None
+        patience = 10.0 if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(0.2)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._lock is not None:
             self._lock.truncate(0)
             self._lock.close()
 
-    def claim(self, config: Config, composition: dict[str, Any]) -> None:
-        """Write the config, or make sure that the directory already holds this very run."""
-        if not self.owner:
-            return
-        record = {"config": to_dict(config), "composition": composition}
+    def claim(self, config: Config) -> Config:
+        """Make sure that the directory is free or holds this very run; returns the config, complete.
+
+        Without --threads a continued run keeps its number of threads: another machine may have more cores.
+        """
         if not self.config.exists():
-            others = [item.name for item in self.path.iterdir() if item.name != ".lock"]
+            ours = (".lock", ".config.json.")  # the second: a kill while the config was being written
+            others = [item.name for item in self.path.iterdir() if not item.name.startswith(ours)]
             if others:
                 raise UserError(f"{self.path} holds other files ({others[0]}, ...); choose an empty --out.")
-            write_json(self.config, record)
-            return
+            return config.complete()
         existing = read_config(self.path)
+        if config.engine.threads is None:
+            config = replace(config, engine=replace(config.engine, threads=existing.engine.threads))
         mine, theirs = relevant(config), relevant(existing)
         differing = sorted(key for key in mine | theirs if mine.get(key) != theirs.get(key))
         if differing:
             shown = ", ".join(f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here" for key in differing[:4])
             raise UserError(f"{self.path} already holds a different run: {shown}. Choose another --out.")
+        return config
 
-    def record_environment(self, device: str, world: int) -> None:
-        """Appends one entry per start: a resumed run may have continued on another machine."""
+    def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
+        """config.json once, after all checks; in environment.json one entry per start: a run may move to another
+        machine. What a kill in the middle of writing left behind is removed."""
+        for folder in (self.path, self.checkpoints, self.evaluation):
+            for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
+                leftover.unlink(missing_ok=True)
+        if not self.config.exists():
+            write_json(self.config, {"config": to_dict(config), "composition": composition})
         entries = read_json(self.environment) if self.environment.exists() else []
         write_json(self.environment, [*entries, environment(device, world)])
 

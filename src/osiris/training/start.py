@@ -1,0 +1,56 @@
+"""What comes before the first step: threads, determinism, and numbers that must fit together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import torch
+
+from osiris import processes
+from osiris.data.base import Benchmark
+from osiris.errors import UserError
+from osiris.methods import Method
+from osiris.training.config import Config
+from osiris.training.plan import phases
+
+
+def same_threads(config: Config) -> Config:
+    """Every process takes the first one's number of threads, which the run directory may have decided."""
+    threads = int(processes.broadcast(str(config.engine.threads).encode()))
+    return replace(config, engine=replace(config.engine, threads=threads))
+
+
+def prepare(config: Config, device: torch.device) -> None:
+    """Threads and determinism, before anything is computed."""
+    assert config.engine.threads is not None
+    torch.set_num_threads(config.engine.threads)
+    if device.type == "cuda":
+        # On a CPU all that we use is deterministic as it is, and asking for it costs two seconds of imports.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+        torch.backends.cuda.matmul.allow_tf32 = config.engine.tf32
+        torch.backends.cudnn.allow_tf32 = config.engine.tf32
+
+
+def check_sizes(config: Config, method: Method, benchmark: Benchmark) -> None:
+    """Numbers that only make sense together."""
+    learning, world = config.learning, processes.world_size()
+    sizes = [
+        size
+        for phase in phases(benchmark, method.stream, learning.epochs, learning.batch_size)
+        for size in phase.batch_sizes
+    ]
+    wanted = int(max(sizes) * method.replay)
+    if method.reads_memory and learning.memory_size < wanted:
+        raise UserError(
+            f"the memory holds {learning.memory_size} images, but {method.name} replays {wanted} at each step; "
+            f"use --memory-size {wanted} or more, or a smaller --batch-size."
+        )
+    smallest = min(int(min(sizes) * method.replay) if method.reads_memory else min(sizes), min(sizes))
+    if world > smallest:
+        raise UserError(
+            f"{world} processes cannot share a batch of {smallest} images, the smallest of this run. Use fewer "
+            f"processes, or a --batch-size whose last batch of an epoch is larger."
+        )
