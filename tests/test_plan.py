@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -86,4 +87,4 @@ def test_learning_rate() -> None:
     cosine = [learning_rate(1, "cosine", 10, step, 110) for step in range(110)]
     assert cosine[10] == 1 and cosine[60] == pytest.approx(0.5)
     assert cosine[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.99)))
-    assert all(later < earlier for earlier, later in zip(cosine[10:], cosine[11:]))
+    assert all(later < earlier for earlier, later in itertools.pairwise(cosine[10:]))

@@ -82,7 +82,8 @@ def test_only_what_is_asked_is_encoded_and_only_once() -> None:
     nets.encoder.register_forward_hook(lambda module, arguments, output: calls.append(len(output)))
     rep = Representations(nets, inputs, encode=("X",), passes=passes)
     for _ in range(2):
-        rep("X", head="g"), rep("X", head="h"), rep("X", head="h", encoder="past")
+        for head, encoder in (("g", "live"), ("h", "live"), ("h", "past")):
+            rep("X", head=head, encoder=encoder)
     assert calls == [8], "one pass over both views of X"
     assert passes.forward == {"live:X": 8, "past:X": 8} and passes.backward == {"live:X": 8}
     rep("Y", head="g")

@@ -1,0 +1,182 @@
+"""Free composition: terms from text, options, readable names, and a record that gives the same method again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osiris.composition import ALIASES, KINDS, method_to_dict, parse_terms, resolve, term_from_dict, term_to_dict
+from osiris.errors import UserError
+from osiris.method_config import MethodConfig
+from osiris.methods import READINGS, ZOO, find_method
+from osiris.terms import Contrast, Cross, Distil, Match, Mixed, Negatives
+from osiris.terms_distillation import Elastic, Expert, Predict, Snapshot
+from osiris.training.config import Config, from_dict, to_dict
+from tiny import tiny_engine, train
+
+
+def composed(**options: object):
+    return resolve(MethodConfig(**options))  # pyright: ignore[reportArgumentType]
+
+
+def record(text: str, space: str = "h") -> list[dict]:
+    return [term_to_dict(term) for term in parse_terms(text, space)]
+
+
+def test_the_example_of_the_manual() -> None:
+    method = composed(method="osiris-d", past="replay+distil", cross_weight=0.3)
+    assert [(name, term.kind, weight) for name, term, weight in method.weighted(20)] == [
+        ("current", "contrast", 1.0),
+        ("cross", "cross", 0.3),
+        ("past.contrast", "contrast", 0.5),
+        ("past.distil", "distil", 0.5),
+    ]
+    assert {term.options["space"] for term in method.past} == {"h"}
+    assert method.name == "osiris-d[past=replay+distil,cross-weight=0.3]"
+
+
+def test_terms_from_text() -> None:
+    assert record("replay+distil") == [
+        {"kind": "contrast", "batch": "Y", "space": "h"},
+        {"kind": "distil", "space": "h", "positive": "same"},
+    ]
+    assert record("union:g") == [{"kind": "contrast", "batch": "X+Y", "space": "g"}]
+    assert record("contrast(batch=X+Y,space=g)") == [{"kind": "contrast", "batch": "X+Y", "space": "g"}]
+    assert record("predict(symmetric=true)")[0]["symmetric"] is True
+    assert record("mixed:g(alpha=1)") == [{"kind": "mixed", "alpha": 1.0, "space": "g"}]
+    assert record("expert(interval=7)") == [{"kind": "expert", "interval": 7}]
+    assert parse_terms("none", "h") == ()
+    assert record("elastic + match") == [{"kind": "elastic", "normaliser": "sum"}, {"kind": "match", "space": "h"}]
+
+
+options = {
+    Contrast: st.builds(Contrast, st.sampled_from(["X", "Y", "X+Y"]), st.sampled_from(["g", "h"])),
+    Negatives: st.builds(Negatives, st.sampled_from(["g", "h"])),
+    Cross: st.builds(Cross, st.sampled_from(["g", "h"])),
+    Distil: st.builds(Distil, st.sampled_from(["g", "h"]), st.sampled_from(["same", "other"])),
+    Match: st.builds(Match, st.sampled_from(["g", "h"])),
+    Mixed: st.builds(Mixed, st.floats(0.1, 5), st.sampled_from(["g", "h"])),
+    Elastic: st.builds(Elastic, st.sampled_from(["sum", "max", "l2", "mean"])),
+    Predict: st.builds(Predict, st.sampled_from(["same", "other"]), st.booleans(), st.booleans(), st.booleans()),
+    Expert: st.builds(Expert, st.none() | st.integers(1, 9)),
+    Snapshot: st.builds(Snapshot, st.none() | st.integers(1, 9)),
+}
+
+
+def test_every_kind_of_term_is_covered() -> None:
+    assert {kind.kind for kind in options} == set(KINDS)
+    assert set(ALIASES) == {"replay", "union"}
+
+
+@given(st.one_of(*options.values()))
+def test_a_term_survives_json_and_text(term) -> None:
+    """As recorded in config.json, and with every value as text, as typed on the command line."""
+    wanted = term_to_dict(term)
+    assert term_to_dict(term_from_dict(json.loads(json.dumps(wanted)))) == wanted
+    typed = {key: value if value is None or key == "kind" else str(value) for key, value in wanted.items()}
+    assert term_to_dict(term_from_dict(typed)) == wanted
+
+
+@pytest.mark.parametrize("name", [*ZOO, *READINGS, "osiris-d/shared-space", "osiris-r/no-cross"])
+def test_methods_are_recorded_whole(name: str) -> None:
+    written = json.loads(json.dumps(method_to_dict(find_method(name))))
+    assert written["name"] == name
+    for role in ("current", "cross", "past"):
+        assert [term_to_dict(term_from_dict(one)) for one in written[role]] == written[role]
+
+
+def test_the_config_gives_the_same_method_again() -> None:
+    chosen = MethodConfig(method="osiris-d", past="replay+distil", cross_weight=0.3, positive="other")
+    config = Config(method=chosen)
+    again = from_dict(json.loads(json.dumps(to_dict(config))))
+    assert again == config
+    assert method_to_dict(resolve(again.method)) == method_to_dict(resolve(chosen))
+
+
+def test_options_of_the_sheet() -> None:
+    assert composed(method="osiris-d", positive="other").past[0].options["positive"] == "other"
+    assert composed(method="cassle", positive="other").past[0].options["positive"] == "other"
+    assert composed(method="ewc", fisher_normaliser="l2").past[0].options["normaliser"] == "l2"
+    assert composed(method="lump", mixup_alpha=1.5).current[0].options["alpha"] == 1.5
+    pocon = composed(method="pocon", pocon_interval=2000)
+    assert [term.options["interval"] for term in pocon.terms] == [2000, 2000]
+    assert composed(method="osiris-d", second_space="fresh").second_space == "fresh"
+    assert composed(method="er", replay_fraction=0.5).replay == 0.5
+    assert composed(method="ft", pocon_interval=2000).name == "ft", "a preset's interval says nothing of other methods"
+
+
+def test_new_terms_join_the_space_of_their_role() -> None:
+    assert composed(method="osiris-d/shared-space", past="replay").past[0].options["space"] == "g"
+    assert composed(method="osiris-d", past="replay").past[0].options["space"] == "h"
+    assert composed(method="ft", past="replay").past[0].options["space"] == "h", "the isolated space by default"
+    assert composed(method="ft", past="replay:g").past[0].options["space"] == "g"
+    assert composed(method="er", current="union").current[0].options["space"] == "g"
+
+
+def test_an_open_weight_is_each_terms_own() -> None:
+    def past_weights(**chosen: object) -> list[float]:
+        return [weight for name, _, weight in composed(**chosen).weighted(20) if name.startswith("past")]
+
+    assert past_weights(method="ewc") == [100]
+    assert past_weights(method="ewc", past="distil") == [1], "100 is ewc's, not that of what replaces it"
+    assert past_weights(method="ewc", past="elastic+distil") == [100, 1]
+    assert past_weights(method="ewc", past_weight=7.0) == [7]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"past": "replai"}, "Did you mean 'replay'"),
+        ({"past": "replay:k"}, "space"),
+        ({"past": "elastic:h"}, "acts on no space"),
+        ({"past": "distil(positiv=same)"}, "Did you mean 'positive'"),
+        ({"past": "distil(positive=both)"}, "same, other"),
+        ({"past": "predict(symmetric=maybe)"}, "true or false"),
+        ({"current": "mixed(alpha=x)", "replay_fraction": 1.0}, "needs a float"),
+        ({"past": "Distil!"}, "cannot read the term"),
+        ({"current": "none"}, "at least one current term"),
+        ({"current": "mixed"}, "--replay-fraction 1"),
+        ({"method": "lump", "mixup_alpha": 0.0}, "--mixup-alpha"),
+        ({"method": "lump", "mixup_alpha": float("nan")}, "--mixup-alpha"),
+        ({"method": "pocon", "pocon_interval": 0}, "--pocon-interval"),
+        ({"cross_weight": -1.0}, "--cross-weight"),
+        ({"past_weight": float("inf")}, "--past-weight"),
+        ({"past_weight": float("nan")}, "--past-weight"),
+        ({"replay_fraction": 0.0}, "--replay-fraction"),
+        ({"replay_fraction": 1.5}, "--replay-fraction"),
+        ({"method": "ft", "positive": "other"}, "--positive changes nothing"),
+        ({"method": "er", "fisher_normaliser": "max"}, "--fisher-normaliser changes nothing"),
+        ({"method": "osiris"}, "unknown method"),
+    ],
+)
+def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        composed(**chosen)
+
+
+FREE = {
+    "everything at once": {"method": "osiris-d", "past": "replay+distil+elastic+predict", "cross": "cross:g"},
+    "two mixtures": {"method": "lump", "current": "mixed(alpha=0.4)+mixed(alpha=2)"},
+    "pocon with replay": {"method": "pocon", "cross": "cross", "past": "snapshot+replay:h"},
+    "der in h": {"method": "osiris-r", "past": "match:g", "current": "contrast:h"},
+    "lump and distillation": {"method": "lump", "past": "distil:g"},
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_any_composition_trains_and_resumes(name: str) -> None:
+    method = composed(**FREE[name])
+    engine, stretch = tiny_engine(method, epochs=1)
+    results = train(engine, stretch[:2])
+    assert all(bool(result.finite) for result in results)
+    named = {key for key, _, _ in method.weighted(3)}
+    assert set(results[-1].values) == named | {"loss", "gradient_norm"}
+    again, _ = tiny_engine(method, epochs=1)
+    again.restore(engine.state())
+    for one in (engine, again):
+        one.objective.begin_task(one.world(stretch[2], 0))
+    assert torch.equal(engine.step(stretch[2], 0).values["loss"], again.step(stretch[2], 0).values["loss"])
