@@ -69,6 +69,8 @@ class Term(nn.Module):
     """Frozen networks it uses: past.encoder, past.g."""
     stores: ClassVar[str] = ""
     """What it keeps besides the model, in words."""
+    symbols: ClassVar[Mapping[str, str]] = {}
+    """How tables and pictures write its own modules, by attribute; others go by their attribute's name."""
 
     def __post_init__(self) -> None:
         super().__init__()

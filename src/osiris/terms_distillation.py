@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -115,6 +116,7 @@ class Predict(Term):
     kind: ClassVar[str] = "predict"
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
     stores: ClassVar[str] = "f*, g*"
+    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
     positive: Literal["same", "other"] = "same"
     symmetric: bool = False
     """Also contrast targets against predictions."""
@@ -125,7 +127,7 @@ class Predict(Term):
 
     @property
     def formula(self) -> str:
-        return ("½ [DISTIL(m f → g* f*) + DISTIL(g* f* → m f)]" if self.symmetric else "DISTIL(m f → g* f*)") + "(X)"
+        return "½ [DISTIL(p g f → g* f*) + DISTIL(g* f* → p g f)](X)" if self.symmetric else "DISTIL(p g f → g* f*)(X)"
 
     def attach(self, networks: Networks, seed: int) -> None:
         config = networks.projector_config
@@ -177,10 +179,11 @@ class Expert(_Snapshots):
 
     kind: ClassVar[str] = "expert"
     stores: ClassVar[str] = "expert"
+    symbols: ClassVar[Mapping[str, str]] = {"expert": "φ", "projector": "q", "expert_past": "φ*", "adapter": "m"}
 
     @property
     def formula(self) -> str:
-        return "NTX_φ(X) + mean ‖m f(X) − φ̄(X)‖²"
+        return "NTX(q φ(X)) + mean ‖m f(X) − φ*(X)‖²"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.expert = copy.deepcopy(networks.encoder)
@@ -211,10 +214,11 @@ class Snapshot(_Snapshots):
 
     kind: ClassVar[str] = "snapshot"
     stores: ClassVar[str] = "f*"
+    symbols: ClassVar[Mapping[str, str]] = {"encoder_past": "f*", "adapter": "n"}
 
     @property
     def formula(self) -> str:
-        return "mean ‖n f(X) − f̄(X)‖²"
+        return "mean ‖n f(X) − f*(X)‖²"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.encoder_past = Frozen(networks.encoder)
