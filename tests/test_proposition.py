@@ -1,6 +1,6 @@
 """Proposition 1 (Appendix A): what LUMP's loss does to the representations of x and y.
 
-For one anchor and unnormalised mixtures z~ = nu z + (1 - nu) u, the gradient of the loss with respect to z_i at one nu is
+For one anchor and unnormalised mixtures z~ = nu z + (1 - nu) u, the gradient of the loss by z_i at one nu is
 
     (p_i - 1) nu^2 z_i' + (p_i - 1) nu (1 - nu) u_i' + sum_j p_j nu^2 z_j + sum_j p_j nu (1 - nu) u_j
 
@@ -118,7 +118,7 @@ def test_moments_of_the_beta_distribution() -> None:
 
 
 def factorised_error(seed: int, tau: float) -> float:
-    """The paper's last step: E[p nu^2] as p(1/2) E[nu^2], and so on. Relative error of the gradient with respect to z."""
+    """The paper's last step: E[p nu^2] as p(1/2) E[nu^2], and so on. Relative error of the gradient by z."""
     r = representations(seed, tau)
     second = (ALPHA + 1) / (2 * (2 * ALPHA + 1))
     p = probabilities(r, 0.5)

@@ -97,7 +97,7 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     if not refused:
         engine.objective.begin_task(engine.world(stretch[1], 0))
         return
-    with pytest.raises(UserError, match="ewc would diverge in task 2.*--past-weight"):
+    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
         engine.objective.begin_task(engine.world(stretch[1], 0))
 
 
