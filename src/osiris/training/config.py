@@ -40,6 +40,8 @@ class LearningConfig:
     """Linear warm-up at the start of each task."""
     tau: float = 0.1
     """Temperature of all contrastive losses."""
+    views: Literal["paper", "gentle"] = "paper"
+    """How two views are made: as in the paper, or larger crops without blur and solarisation (32-pixel drawings)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from osiris import processes
-from osiris.augment import TwoViews
+from osiris.augment import VIEWS, TwoViews
 from osiris.augment_ops import upload
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
@@ -70,7 +70,7 @@ class Engine:
         for module in (self.networks, self.objective):
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.optimiser = build_optimiser([self.networks, self.objective], config.learning)
-        self.two_views = TwoViews(benchmark.mean, benchmark.std)
+        self.two_views = TwoViews(benchmark.mean, benchmark.std, VIEWS[config.learning.views])
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
         self.running_statistics = [
             statistic

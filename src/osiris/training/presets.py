@@ -15,8 +15,6 @@ from osiris.method_config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.training.config import Config, EngineConfig, LearningConfig
 
-DEMO_EPOCHS = 24
-
 
 def paper(benchmark: str) -> Config:
     """Appendix B: ResNet-18, 200 epochs, batch 256, memory 500, k = 200."""
@@ -39,14 +37,14 @@ def cpu(benchmark: str) -> Config:
     small = replace(
         config,
         encoder=EncoderConfig(width=16, blocks=(1, 1, 1, 1), stem_stride=2),
-        projector=ProjectorConfig(projector_hidden=256, projector_output=64),
+        projector=ProjectorConfig(projector_hidden=512, projector_output=64),
         engine=EngineConfig(threads=1, log_every=10),
     )
     if "tinyworld" in benchmark:
         return replace(
             small,
             data=replace(small.data, train_per_class=60, bank_per_class=60, test_per_class=40),
-            learning=LearningConfig(epochs=DEMO_EPOCHS, batch_size=64, memory_size=60, learning_rate=0.06),
+            learning=LearningConfig(epochs=20, batch_size=64, memory_size=60, learning_rate=0.06, views="gentle"),
             evaluation=ProtocolConfig(k=10),
         )
     return replace(
