@@ -55,7 +55,8 @@ def write_run(
             "prediction.class-agnostic": predicted,
         }
         save_file(tensors, path / "evaluation" / "task-02.safetensors")
-        save_file({"label": np.zeros(1)}, path / "evaluation" / "task-01.safetensors")
+        for name in ("task-01", "task-09-features", "curve-09"):
+            save_file({"label": np.zeros(1)}, path / "evaluation" / f"{name}.safetensors")
     return path
 
 
@@ -148,6 +149,18 @@ def test_the_paper_beside_ours(runs):
     assert names == ["ft", "  paper", "osiris-d", "  paper", "osiris-d/no-cross", "  paper", "offline", "  paper"]
     assert made.rows[3][2] == Number(50.1, 0.2) and made.rows[5][2] == Number(45.9, 0.1)
     assert any("ResNet-18" in note for note in made.notes)
+
+
+def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, capsys):
+    again = write_run(runs / "ft-0" / "evaluations", "ft", 0, 40.0)
+    (runs / "unfinished").mkdir()
+    (runs / "unfinished" / "config.json").write_text("{}")
+    assert len(load_runs([runs])) == 9
+    assert "unfinished" in capsys.readouterr().err
+    (alone,) = load_runs([again])
+    for file in (again / "evaluation").iterdir():
+        file.rename(again / file.name)
+    assert alone.hits("class-agnostic") is not None
 
 
 def test_tables_for_pandas(runs):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from osiris.console import notice
 from osiris.errors import UserError
 from osiris.evaluation.config import METRICS
 from osiris.files import read_json
@@ -48,11 +49,15 @@ class Run:
         return {name: found.get(name) for name in METRICS}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of the last evaluation at the end of a task; empty if the files were not copied along."""
+        """The arrays of the last evaluation at the end of a task; empty if the files were not copied along.
+
+        They lie in `evaluation` of a run, and beside metrics.json where `osiris evaluate` put both.
+        """
         from safetensors.numpy import load_file
 
-        found = sorted((self.path / "evaluation").glob("task-*.safetensors"))
-        return load_file(found[-1]) if found else {}
+        files = [*(self.path / "evaluation").glob("task-*.safetensors"), *self.path.glob("task-*.safetensors")]
+        numbered = {int(file.stem[5:]): file for file in files if file.stem[5:].isdigit()}
+        return load_file(numbered[max(numbered)]) if numbered else {}
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
@@ -67,7 +72,7 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
     for path in map(Path, paths):
         if not path.exists():
             raise UserError(f"{path} does not exist.")
-        found = [path / "metrics.json"] if (path / "metrics.json").exists() else sorted(path.rglob("metrics.json"))
+        found = _find(path)
         if not found:
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
         for file in found:
@@ -115,6 +120,19 @@ def accuracy_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 for i, accuracy in enumerate(row)
             ]
     return rows
+
+
+def _find(folder: Path) -> list[Path]:
+    """metrics.json of the runs in a folder. What lies inside a run (other evaluations of it) is not a run of its own;
+    a run without metrics has not finished and is left out, with a notice."""
+    if (folder / "metrics.json").exists():
+        return [folder / "metrics.json"]
+    if (folder / "config.json").exists():
+        notice(f"{folder} is left out: it has no metrics.json yet.")
+        return []
+    if not folder.is_dir():
+        return []
+    return [file for inner in sorted(folder.iterdir()) if inner.is_dir() for file in _find(inner)]
 
 
 def _load(file: Path) -> Run:
