@@ -1,0 +1,73 @@
+"""`osiris list`: methods (Table 1, measured), benchmarks, presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from osiris.models.config import EncoderConfig, ProjectorConfig
+
+
+@dataclass(frozen=True)
+class Args:
+    """List methods, benchmarks and presets.
+
+    Examples:
+      osiris list
+      osiris list methods --cost
+      osiris list methods --width 16 --blocks 1 1 1 1 --memory-size 60
+      osiris list methods --format markdown
+      osiris list presets --benchmark tinyworld
+    """
+
+    what: tyro.conf.Positional[Literal["all", "methods", "benchmarks", "presets"]] = "all"
+    """What to list."""
+    cost: bool = False
+    """Of methods: encoder passes for each image of X, counted by running one step."""
+    encoder: Annotated[EncoderConfig, tyro.conf.arg(name="")] = field(default_factory=EncoderConfig)
+    projector: Annotated[ProjectorConfig, tyro.conf.arg(name="")] = field(default_factory=ProjectorConfig)
+    memory_size: int = 500
+    """Images in the memory, for the storage of methods."""
+    image_size: int = 32
+    """Their side in pixels."""
+    benchmark: str = "split-cifar100-20"
+    """Presets are shown for this one."""
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
+
+
+def run(args: Args) -> int:
+    from osiris.errors import UserError
+    from osiris.report.tables import show
+
+    for flag, value, high in (("memory-size", args.memory_size, 10**9), ("image-size", args.image_size, 10**5)):
+        if not 1 <= value <= high:
+            raise UserError(f"--{flag} {value} is out of range; it goes from 1 to {high}.")
+    tables = []
+    if args.what in ("all", "methods"):
+        tables += _methods(args)
+    if args.what in ("all", "benchmarks"):
+        from osiris.data.benchmarks import describe_benchmarks
+        from osiris.report.framework_tables import benchmarks_table
+
+        tables.append(benchmarks_table(describe_benchmarks()))
+    if args.what in ("all", "presets"):
+        from osiris.report.framework_tables import presets_table
+        from osiris.training.presets import PRESETS
+
+        tables.append(presets_table({name: build(args.benchmark) for name, build in PRESETS.items()}))
+    for number, table in enumerate(tables):
+        if number:
+            print()
+        show(table, args.format)
+    return 0
+
+
+def _methods(args: Args) -> list:
+    from osiris.analysis.framework import all_facts
+    from osiris.report.framework_tables import cost_table, methods_table
+
+    rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
+    about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"
+    return [methods_table(rows, about), *([cost_table(rows)] if args.cost else [])]
