@@ -178,6 +178,11 @@ def test_a_torch_dataset(make) -> None:
     assert labelled.task_count == 2 and len(labelled.train) == 16
 
 
+def test_floats_are_rounded_to_the_nearest_level() -> None:
+    benchmark = from_dataset(Pictures(lambda number: torch.full((3, 4, 4), 0.999), labelled=False))
+    assert (everything(benchmark.train) == 255).all()
+
+
 def test_a_torch_dataset_too_large_to_keep() -> None:
     kept = from_dataset(Pictures(picture), episodes=EPISODES)
     lazy = from_dataset(Pictures(picture), episodes=EPISODES, config=BenchmarkConfig(decode_limit_mb=0))

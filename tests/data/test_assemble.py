@@ -85,11 +85,12 @@ def test_a_class_may_come_in_two_episodes_and_limits_count_in_each() -> None:
 
 
 def test_shuffled_episodes() -> None:
-    two = source(episode=[0, 0, 0, 0, 1, 1, 1, 1])
-    names = {by_episode("x", two, BenchmarkConfig(shuffle_tasks=seed)).task_names for seed in range(10)}
-    assert names == {("one", "two"), ("two", "one")}
-    seed = next(s for s in range(10) if by_episode("x", two, BenchmarkConfig(shuffle_tasks=s)).task_names[0] == "two")
-    assert by_episode("x", two, BenchmarkConfig(shuffle_tasks=seed)).train.task.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    three = Source(**{**vars(source(episode=[0, 0, 0, 1, 1, 1, 2, 2])), "episode_names": ("one", "two", "three")})
+    shuffled = [by_episode("x", three, BenchmarkConfig(shuffle_tasks=seed)) for seed in range(30)]
+    assert len({benchmark.task_names for benchmark in shuffled}) == 6
+    for benchmark in shuffled:
+        names = [benchmark.task_names[task] for task in benchmark.train.task.tolist()]
+        assert names == ["one"] * 3 + ["two"] * 3 + ["three"] * 2
 
 
 def test_a_task_without_test_images_is_told() -> None:
@@ -121,5 +122,6 @@ def test_checksum_covers_images_split_and_limits() -> None:
         by_class("x", source(), tasks, BenchmarkConfig(test_per_class=1, bank_per_class=1)),
         by_class("x", source(label=[2, 0, 1, 0, 2, 1, 2, 1]), tasks, BenchmarkConfig()),
         by_class("x", Source(**{**vars(source()), "checksum": "other pixels"}), tasks, BenchmarkConfig()),
+        by_class("x", Source(**{**vars(source()), "class_names": ("a", "b", "z")}), tasks, BenchmarkConfig()),
     ]
-    assert len({checksum, *(other.checksum for other in others)}) == 5
+    assert len({checksum, *(other.checksum for other in others)}) == 6

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import datasets
+import datasets.exceptions
 import numpy as np
 import pytest
 import torch
@@ -149,6 +152,38 @@ def test_wrong_data(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"x": [1]}).save_to_disk(tmp_path / "numbers")
     with pytest.raises(UserError, match=r"has no image columns: choose one with --image-column \(x\)"):
         load(tmp_path / "numbers")
+
+
+def test_a_class_name_twice(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "cat"], "_type": "ClassLabel"}}
+    rows = pyarrow.table({"image": [png(0)], "label": [0]})
+    rows = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(rows, tmp_path / "twice.parquet")
+    with pytest.raises(UserError, match=r"cannot read .*twice.parquet as a data set.*duplicated"):
+        load(tmp_path / "twice.parquet")
+
+
+def test_labels_outside_of_the_classes(tmp_path: Path) -> None:
+    unknown = table(4, label=[0, 1, -1, 0]).cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
+    unknown.save_to_disk(tmp_path / "unknown")
+    with pytest.raises(UserError, match=r"labels outside of its 2 classes \(-1: unknown\)"):
+        load(tmp_path / "unknown")
+
+
+def test_a_disk_that_fills_up_while_datasets_works(monkeypatch: pytest.MonkeyPatch, cache_directory: Path) -> None:
+    def load_dataset(*_given: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(UserError, match="the disk is full: someone/birds could not be cached"):
+        load("someone/birds")
+    assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
 
 
 def test_missing_values(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import Any
@@ -16,7 +17,7 @@ def fetch(repository: str, configuration: str | None = None) -> Any:
     if not hub_reachable():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # look into the hub's own cache, without half a minute of retries
     import datasets
-    from datasets.exceptions import DatasetNotFoundError
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
     from huggingface_hub.errors import HfHubHTTPError
 
     notice(f"fetching {repository} from the Hugging Face hub")
@@ -25,8 +26,10 @@ def fetch(repository: str, configuration: str | None = None) -> Any:
     except DatasetNotFoundError:
         raise UserError(f"the hub has no data set {repository!r} that you may read. Check the name.") from None
     except (OSError, HfHubHTTPError) as error:  # no connection, offline mode, a proxy's refusal
+        raise_if_disk_full(error)
         raise UserError(by_hand(repository, error)) from error
-    except ValueError as error:  # several configurations, or files that `datasets` cannot read
+    except (ValueError, DatasetGenerationError) as error:  # several configurations, files that cannot be read
+        raise_if_disk_full(error)
         raise UserError(
             f"{repository}: {one_line(error)} (name a configuration with dataset:{repository}@CONFIGURATION)"
         ) from None
@@ -40,6 +43,14 @@ def by_hand(repository: str, error: Exception) -> str:
         f"the files of https://huggingface.co/datasets/{repository}), copy the folder here and pass it with "
         "--data-dir, or set OSIRIS_DATA to the folder that holds it."
     )
+
+
+def raise_if_disk_full(error: BaseException | None) -> None:
+    """`datasets` may wrap the operating system's error in its own; the cache explains it (see cache.py)."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise error
+        error = error.__cause__ or error.__context__
 
 
 def one_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.fetch import fetch, one_line
+from osiris.data.fetch import fetch, one_line, raise_if_disk_full
 from osiris.data.local import check_parquet
 from osiris.data.records import Catalogue, Records, natural
 from osiris.errors import UserError
@@ -81,6 +81,7 @@ def _open(name: str) -> dict[str, Any]:
         except UserError:
             raise
         except Exception as error:  # `datasets` wraps what its readers raise in several types
+            raise_if_disk_full(error)
             raise UserError(f"cannot read {path} as a data set: {one_line(error)}") from error
     return dict(opened) if hasattr(opened, "items") else {"train": opened}
 
@@ -150,9 +151,6 @@ def _labels(name: str, table: Any, column: str | None) -> tuple[tuple[str, ...],
 def _used_classes(
     name: str, column: str, names: Sequence[str], values: Sequence[int]
 ) -> tuple[tuple[str, ...], np.ndarray | None]:
-    repeated = sorted({each for each in names if list(names).count(each) > 1})
-    if repeated:
-        raise UserError(f"{name}: the column {column!r} has the class name {repeated[0]!r} more than once.")
     labels = np.asarray(values, dtype=np.int64)
     if labels.min() < 0 or labels.max() >= len(names):
         raise UserError(f"{name}: the column {column!r} has labels outside of its {len(names)} classes (-1: unknown).")
