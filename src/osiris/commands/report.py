@@ -26,6 +26,8 @@ class Args:
     """Where report.html, figures/ and tables/ go."""
     title: str | None = None
     """Heading of the page."""
+    slow: bool = False
+    """Also what takes long: overfitting to the memory from the checkpoints of large runs (cached afterwards)."""
 
 
 def run(args: Args) -> int:
@@ -35,6 +37,6 @@ def run(args: Args) -> int:
 
     if not args.runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
-    page = make_report(list(args.runs), args.out, args.title)
+    page = make_report(list(args.runs), args.out, args.title, args.slow)
     console.print(f"report: {page}", highlight=False)
     return 0

@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from osiris.files import write_text
 from osiris.report import figure as figures
@@ -40,6 +41,10 @@ class Book:
     """Draws and saves what it is given, and remembers what could not be made."""
 
     out: Path
+    slow: bool = False
+    """Also what takes long."""
+    measured: dict[str, Any] = field(default_factory=dict)
+    """Study -> overfitting to the memory, for the claims."""
     missing: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)

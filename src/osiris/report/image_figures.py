@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from osiris.analysis import neighbours as nearest
 from osiris.augment import TwoViews
 from osiris.data.base import Benchmark
 from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture
-from osiris.report.images import Source, pixels, scale_for, take, tiles
+from osiris.report.images import Source, framed, pixels, scale_for, take, tiles
 from osiris.report.material import Material, Study
 
 PER_TASK = 16
 VIEWED = 10
 HELD = 60
+SHOWN_QUERIES = 6
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def task_sheets(study: Study, source: Source) -> Figure:
@@ -123,3 +126,64 @@ def held_ids(item: Material, task: int | None = None) -> tuple[np.ndarray, np.nd
         if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
             return None
         return file.get_tensor("memory.source"), file.get_tensor("memory.task")
+
+
+def neighbours(study: Study, source: Source) -> Figure | None:
+    """Nearest training images of a few test images, right after their task and at the end."""
+    benchmark = source.benchmark
+    assert benchmark is not None
+    if benchmark.test is None or benchmark.bank.label is None:
+        return None
+    labels = [label for label in ("ft", "osiris-d") if label in study.continual] or list(study.continual)[:2]
+    found = {label: _neighbour_pairs(study.continual[label][0], benchmark) for label in labels}
+    known = {label: pairs for label, pairs in found.items() if pairs is not None}
+    if not known:
+        return None
+    queries, before, after, bank_label, query_label, query_task = next(iter(known.values()))
+    chosen = nearest.choose(
+        nearest.hits(before, bank_label, query_label),
+        nearest.hits(after, bank_label, query_label),
+        query_task,
+        len(study.task_names) - 1,
+        SHOWN_QUERIES,
+    )
+    panels = []
+    for label, (_, first, last, *_rest) in known.items():
+        for name, which in (("right after its task", first), ("after the last task", last)):
+            rows = [_neighbour_row(benchmark, queries[index], which[index], query_label[index]) for index in chosen]
+            about = "; ".join(f"{int((bank_label[which[i]] == query_label[i]).sum())} of 5 right" for i in chosen)
+            panels.append(Picture(tiles(rows), f"{label}, {name}", scale_for(rows[0].shape[1], 44), about))
+    if not chosen:
+        return None
+    return Figure(
+        f"{study.identifier}-neighbours",
+        "What forgetting looks like",
+        "Each row starts with a test image, followed by its five nearest training images: a solid green frame is the "
+        "same class, a striped orange one another class; the rows are those that the first method forgot most.",
+        panels,
+        "nearest neighbours among all training images of the KNN bank",
+        tuple(study.continual[label][0].number for label in known),
+        f"seed {study.continual[labels[0]][0].seed}",
+        columns=2,
+    )
+
+
+def _neighbour_pairs(item: Material, benchmark: Benchmark) -> Pairs | None:
+    """(queries, neighbours after each query's own task, neighbours at the end, labels of bank and queries, tasks)."""
+    assert benchmark.test is not None and benchmark.test.label is not None and benchmark.bank.label is not None
+    every = [item.arrays(task) for task in range(item.task_count)]
+    if not all("neighbours.bank" in arrays for arrays in every):
+        return None
+    queries = every[-1]["neighbours.indices"]
+    task = benchmark.test.task.numpy()[queries]
+    own = np.stack([every[int(number)]["neighbours.bank"][row] for row, number in enumerate(task)])
+    bank_label, label = benchmark.bank.label.numpy(), benchmark.test.label.numpy()[queries]
+    return queries, own, every[-1]["neighbours.bank"], bank_label, label, task
+
+
+def _neighbour_row(benchmark: Benchmark, query: int, found: np.ndarray, label: int) -> np.ndarray:
+    assert benchmark.test is not None and benchmark.bank.label is not None
+    near = take(benchmark.bank.images, found)
+    right = benchmark.bank.label.numpy()[found] == label
+    shown = [framed(tile, bool(good)) for tile, good in zip(near, right)]
+    return np.concatenate([take(benchmark.test.images, [query]), np.stack(shown)])

@@ -35,12 +35,13 @@ def figure(drawn: Drawn, run_links: str) -> str:
     about = drawn.figure
     kind = "wide" if about.wide else "pictures" if drawn.panels and drawn.panels[0].pixels else "panels"
     panels = "".join(_panel(item, f"{about.name}-{number}", about.title) for number, item in enumerate(drawn.panels))
+    columns = max(1, min(about.columns, len(drawn.panels)))
     basis = " · ".join(part for part in (html.escape(about.basis), run_links) if part)
     note = f'<span class="note">{html.escape(about.note)}</span>' if about.note else ""
     return (
         f'<figure id="{about.name}"><h3>{html.escape(about.title)}</h3>'
         f'<p class="see">{html.escape(about.see)}</p>{legend(about.legend, about.markers)}'
-        f'<div class="{kind}" style="--panel:{_panel_width(drawn)}px">{panels}</div>'
+        f'<div class="{kind}" style="--panel:{_panel_width(drawn)}px;--columns:{columns}">{panels}</div>'
         f"<figcaption>{basis}{note}</figcaption></figure>"
     )
 

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from osiris.analysis.curves import Point
+from osiris.analysis.storage import reads_memory
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.runs import Run
 from osiris.files import read_json
 from osiris.report.style import order_of
 
-MEMORY_KINDS = ("cross", "match", "mixed", "negatives")
-"""Terms that read the memory whatever their options; a contrast does where its batch has Y in it."""
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
 VARYING = ("learning.", "projector.", "method.")
 """Parts of the config in which two runs of one method make two rows."""
@@ -77,7 +76,7 @@ class Material:
         terms = [term for role in ("current", "cross", "past") for term in self.composition.get(role, [])]
         if not terms:
             return self.method not in ("ft", "offline", "d1-only")
-        return any(term["kind"] in MEMORY_KINDS or "Y" in str(term.get("batch", "")) for term in terms)
+        return reads_memory(terms)
 
     @property
     def task_count(self) -> int:

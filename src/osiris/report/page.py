@@ -16,19 +16,23 @@ from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
 from osiris.report import markup, svg
 from osiris.report.book import Book, Chapter
+from osiris.report.claims_page import claims_section
 from osiris.report.material import Material, Study, seeds_of, studies
-from osiris.report.sections import claims_section, made_section, study_sections
+from osiris.report.sections import made_section, study_sections
 from osiris.report.style import METHODS, order_of, style_of
 
 
-def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> Path:
-    """Write DIR/report.html, DIR/figures and DIR/tables from finished runs; returns the path of the page."""
+def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
+    """Write DIR/report.html, DIR/figures and DIR/tables from finished runs; returns the path of the page.
+
+    `slow`: also what takes minutes, such as overfitting measured on the checkpoints of large encoders.
+    """
     runs = [run for run in load_runs(run_paths) if run.complete]
     if not runs:
         raise UserError("none of these runs has finished; a report needs at least one.")
     found = studies(runs)
     _prepare(out)
-    book = Book(out)
+    book = Book(out, slow)
     chapters = []
     total = sum(STEPS for _ in found) + 1
     with progress("report", total) as ticker:

@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 
 from osiris.console import Ticker
-from osiris.report import image_figures, study_tables, training_figures
+from osiris.report import analysis_figures, derived, geometry_figures, image_figures, study_tables, training_figures
 from osiris.report.book import Book, Section
-from osiris.report.images import find_images
+from osiris.report.images import Source, find_images
 from osiris.report.material import Study
 
 LETTERS = {
@@ -22,10 +22,12 @@ LETTERS = {
 
 def study_sections(book: Book, study: Study, ticker: Ticker) -> list[Section]:
     """All that the runs of a study allow."""
-    makers = (results, training, tasks, data)
+    source = find_images(study)
+    if source.benchmark is None:
+        book.lacks(f"{study.benchmark}: {source.reason}.")
     sections = []
-    for make in makers:
-        sections += make(book, study)
+    for make in (results, training, tasks, components, memory, geometry, costs, data):
+        sections += make(book, study, source)
         ticker.advance()
     return sections
 
@@ -34,7 +36,7 @@ def _section(study: Study, name: str, title: str, short: str, intro: str, blocks
     return [Section(f"{study.identifier}-{name}", title, short, intro, blocks)] if blocks else []
 
 
-def results(book: Book, study: Study) -> list[Section]:
+def results(book: Book, study: Study, source: Source) -> list[Section]:
     if not study.labelled or not study.protocols:
         book.lacks(f"{study.benchmark}: {study.metrics.get('missing', 'the images have no labels')}.")
         return []
@@ -50,39 +52,86 @@ def results(book: Book, study: Study) -> list[Section]:
     return _section(study, "results", "Results", "Results", intro, blocks)
 
 
-def training(book: Book, study: Study) -> list[Section]:
+def training(book: Book, study: Study, source: Source) -> list[Section]:
     blocks: list[str] = []
     if study.labelled and study.protocols:
         blocks += book.figure(training_figures.accuracy_through_training(study))
         if study.continual:
             blocks += book.figure(training_figures.trade_off(study, study.protocols[0]))
     blocks += book.figure(training_figures.loss_terms(study))
+    blocks += book.figure(analysis_figures.health(study))
     intro = "What happens on the way: every vertical position is measured with the encoder as it was at that moment."
     return _section(study, "training", "Through training", "Training", intro, blocks)
 
 
-def tasks(book: Book, study: Study) -> list[Section]:
+def tasks(book: Book, study: Study, source: Source) -> list[Section]:
     if not study.labelled or not study.continual:
         return []
     blocks = []
     for protocol in study.protocols:
         blocks += book.figure(training_figures.accuracy_matrices(study, protocol))
     blocks += book.figure(training_figures.every_task(study, study.protocols[0]))
+    blocks += book.figure(analysis_figures.forgotten_classes(study, study.protocols[0], source))
+    if source.benchmark is not None:
+        blocks += book.figure(image_figures.neighbours(study, source))
     return _section(study, "tasks", "Task by task", "Tasks", "", blocks)
 
 
-def data(book: Book, study: Study) -> list[Section]:
-    source = find_images(study)
+def components(book: Book, study: Study, source: Source) -> list[Section]:
+    """Ablations, environments, normalisation."""
+    if not study.labelled or not study.protocols:
+        return []
+    blocks: list[str] = []
+    for protocol in study.protocols:
+        blocks += book.table(study_tables.ablation_table(study, protocol), f"{study.identifier}-ablation-{protocol}")
+    if not blocks:
+        book.lacks(f"{study.benchmark}, ablation: runs of osiris-d/shared-space, osiris-d/no-cross, osiris-d/no-past.")
+    blocks += book.table(study_tables.environment_table(study), f"{study.identifier}-environments")
+    bars = book.figure(analysis_figures.norm_bars(study, study.protocols[0]))
+    if not bars:
+        book.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: runs of ft, cassle, lump, d1-only with --norm bn.")
+    return _section(study, "components", "Components", "Components", "", blocks + bars)
+
+
+def memory(book: Book, study: Study, source: Source) -> list[Section]:
+    """Overfitting to the memory, and what it holds."""
+    measured, missing = derived.overfitting_points(study, source, book.out / ".cache", book.slow)
+    book.measured[study.identifier] = measured
+    if missing:
+        book.lacks(f"{study.benchmark}: {missing}.")
+    blocks = book.figure(analysis_figures.overfitting(study, measured))
+    blocks += book.figure(analysis_figures.memory_shares(study))
+    if source.benchmark is not None:
+        blocks += book.figure(image_figures.memory_sheets(study, source))
+    return _section(study, "memory", "The memory", "Memory", "", blocks)
+
+
+def geometry(book: Book, study: Study, source: Source) -> list[Section]:
+    blocks: list[str] = []
+    if study.labelled:
+        blocks += book.figure(geometry_figures.class_similarity(study))
+        blocks += book.figure(geometry_figures.distributions(study))
+        blocks += book.figure(geometry_figures.feature_maps(study))
+        blocks += book.figure(geometry_figures.class_maps(study))
+    return _section(study, "geometry", "The representation", "Representation", "", blocks)
+
+
+def costs(book: Book, study: Study, source: Source) -> list[Section]:
+    """Storage and time beside accuracy."""
+    if not study.labelled or not study.protocols:
+        return []
+    sizes = derived.storage_sizes(study)
+    blocks = book.figure(analysis_figures.storage(study, study.protocols[0], sizes))
+    blocks += book.table(derived.storage_table(study, sizes), f"{study.identifier}-storage-table")
+    blocks += book.table(derived.cost_table(study, study.protocols[0]), f"{study.identifier}-cost")
+    return _section(study, "costs", "What it costs", "Cost", "", blocks)
+
+
+def data(book: Book, study: Study, source: Source) -> list[Section]:
     if source.benchmark is None:
-        book.lacks(f"{study.benchmark}: {source.reason}.")
         return []
     blocks = book.figure(image_figures.task_sheets(study, source)) + book.figure(image_figures.views(study, source))
-    blocks += book.figure(image_figures.memory_sheets(study, source))
     return _section(study, "data", "The images", "Images", "", blocks)
-
-
-def claims_section(book: Book, found: Sequence[Study]) -> list[Section]:
-    return []
 
 
 def made_section(book: Book, found: Sequence[Study]) -> Section:

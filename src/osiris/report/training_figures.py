@@ -157,7 +157,7 @@ def every_task(study: Study, protocol: str) -> Figure:
         axes.set_xticks([0, count])
         drawing.percent_axis(axes, "")
         axes.set_ylim(max(0, low - pad), min(100, high + pad) if high < 100 else 101)
-        axes.set_title(study.task_names[task], fontsize=8.5)
+        axes.set_title(numbered(study.task_names[task], task), fontsize=8.5)
 
     return Figure(
         f"{study.identifier}-tasks",
@@ -172,6 +172,11 @@ def every_task(study: Study, protocol: str) -> Figure:
         columns=5,
         markers=False,
     )
+
+
+def numbered(name: str, task: int) -> str:
+    """`task 3 (city)` says its number; `beetles` becomes `10 beetles`."""
+    return name if name.startswith("task ") else f"{task + 1} {name}"
 
 
 def accuracy_matrices(study: Study, protocol: str) -> Figure:
