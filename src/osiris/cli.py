@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def dispatch(name: str, argv: list[str]) -> int:
         return module.run(module.parse(argv))
     import tyro
 
-    return module.run(tyro.cli(module.Args, args=argv, prog=f"osiris {name}"))
+    return module.run(tyro.cli(module.Args, args=argv, prog=f"osiris {name}", description=inspect.getdoc(module.Args)))
 
 
 def _fail(message: str, code: int) -> int:

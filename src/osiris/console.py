@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 
 console = Console()
 """Results go here (standard output)."""
@@ -16,11 +17,11 @@ messages = Console(stderr=True)
 
 
 def notice(text: str) -> None:
-    messages.print(f"[dim]note:[/dim] {text}", highlight=False)
+    messages.print(f"[dim]note:[/dim] {escape(text)}", highlight=False)
 
 
 def warn(text: str) -> None:
-    messages.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
+    messages.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
 
 
 class Ticker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +40,10 @@ class Args:
     """A foreign encoder: a file of weights, or package.module:function returning a module."""
     arch: str | None = None
     """Architecture of the foreign weights (resnet18); default: read off their shapes."""
+    prefix: str | None = None
+    """Prefix of the foreign weights' names, where several networks are in one file."""
+    stem_padding: int | None = None
+    """Padding of the foreign stem, where it is not the usual one."""
     data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     out: Path | None = None
@@ -73,7 +78,7 @@ def parse(argv: list[str]) -> Args:
         elif not target.exists():
             raise UserError(f"{target} does not exist; give a run directory or a checkpoint.")
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
-    return tyro.cli(cli, args=argv, prog="osiris evaluate", default=default)
+    return tyro.cli(cli, args=argv, prog="osiris evaluate", description=inspect.getdoc(Args), default=default)
 
 
 def run(args: Args) -> int:
@@ -81,7 +86,7 @@ def run(args: Args) -> int:
 
     from osiris.console import console, notice
     from osiris.data.benchmarks import load_benchmark
-    from osiris.evaluation.fingerprint import fingerprint
+    from osiris.evaluation.fingerprint import digest, fingerprint
     from osiris.training.engine import choose_device
 
     if (args.target is None) == (args.encoder is None):
@@ -96,7 +101,10 @@ def run(args: Args) -> int:
         notice(text)
     subjects = [_foreign(args)] if args.encoder is not None else _checkpoints(args)
     identity = fingerprint(benchmark, args.protocol, subjects[0].description)
-    out = args.out or _default_out(args, identity["hash"])
+    # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
+    protocol = args.protocol
+    asked = digest([identity["hash"], sorted(protocol.protocols), protocol.probe, protocol.keep_features])
+    out = args.out or _default_out(args, asked)
     numbers = [evaluate_one(subject, benchmark, args.protocol, device, out) for subject in subjects]
     if args.target is not None and args.target.is_dir():
         _summarise(args, benchmark, numbers, identity, out, device)
@@ -112,6 +120,7 @@ def evaluate_one(
     from osiris.console import progress
     from osiris.evaluation.evaluate import evaluate_features
     from osiris.evaluation.features import embed_benchmark
+    from osiris.evaluation.health import embed_two_views
     from osiris.files import read_json
     from osiris.training.evaluating import write_evaluation
 
@@ -121,7 +130,8 @@ def evaluate_one(
     total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
     with progress(f"embedding with {subject.name}", total) as ticker:
         features = embed_benchmark(subject.encoder.to(device), benchmark, device, ticker=ticker)
-    evaluation = evaluate_features(features, benchmark, protocol)
+    views = embed_two_views(subject.encoder, benchmark, device)
+    evaluation = evaluate_features(features, benchmark, protocol, views)
     write_evaluation(out, subject.name, features, evaluation, protocol.keep_features)
     return evaluation.numbers
 
@@ -130,7 +140,7 @@ def _foreign(args: Args) -> Subject:
     from osiris.evaluation.foreign import load_foreign
 
     assert args.encoder is not None
-    encoder, description = load_foreign(args.encoder, args.arch)
+    encoder, description = load_foreign(args.encoder, args.arch, args.prefix, args.stem_padding)
     return Subject("encoder", encoder, description)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def parse(argv: list[str]) -> Args:
         base, out = preset(known.preset, known.benchmark), None
         rest += ["--benchmark", known.benchmark]
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
-    return tyro.cli(cli, args=rest, prog="osiris train", default=Args(config=base, out=out))
+    return tyro.cli(cli, args=rest, prog="osiris train", description=inspect.getdoc(Args), default=Args(config=base, out=out))
 
 
 def default_out(config: Config) -> Path:

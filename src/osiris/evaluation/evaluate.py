@@ -37,8 +37,13 @@ class Evaluation:
     """What figures and bootstrap need, ready for a safetensors file."""
 
 
-def evaluate_features(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> Evaluation:
-    """Every number and array of a checkpoint from one pair of features; deterministic.
+def evaluate_features(
+    features: Features,
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    views: tuple[Tensor, Tensor] | None = None,
+) -> Evaluation:
+    """Every number and array of a checkpoint from one pair of features; deterministic. `views`: see `embed_two_views`.
 
     numbers: `labelled`, `protocols` (by name: `accuracy` and `top5` per task, `per_class`, `k_effective`), `task_level`
     (`accuracy`, `per_task`, `confusion` counts [true task][predicted task]), `environments` (accuracy by name),
@@ -49,7 +54,7 @@ def evaluate_features(features: Features, benchmark: Benchmark, protocol: Protoc
         "labelled": benchmark.labelled,
         "bank_size": len(features.bank),
         "test_size": 0 if features.test is None else len(features.test),
-        "health": health(features.bank),
+        "health": health(features.bank, views),
     }
     arrays = _unlabelled_arrays(features)
     if not benchmark.labelled:

@@ -9,12 +9,16 @@ import math
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor
+from torch import Tensor, nn
 
+from osiris.augment import TwoViews
+from osiris.data.base import Benchmark
+from osiris.evaluation.features import evaluating
 from osiris.randomness import generator
 
 HEALTH_IMAGES = 4096
 """Images the numbers are computed from."""
+ALIGNMENT_IMAGES = 256
 COLLAPSED_SPREAD = 0.02
 COLLAPSED_RANK = 3.0
 
@@ -75,6 +79,17 @@ def health(features: Tensor, views: tuple[Tensor, Tensor] | None = None) -> dict
         "uniformity": uniformity(features[:: max(1, len(features) // 2048)]),
         "alignment": None if views is None else alignment(*views),
     }
+
+
+def embed_two_views(
+    encoder: nn.Module, benchmark: Benchmark, device: torch.device | str = "cpu", limit: int = ALIGNMENT_IMAGES
+) -> tuple[Tensor, Tensor]:
+    """Features of the paper's two views of some bank images, always the same ones: what `alignment` compares."""
+    images = benchmark.bank.images.take(fixed_subset(len(benchmark.bank), limit)).to(device)
+    views = TwoViews(benchmark.mean, benchmark.std)(images, generator(0, "health"))
+    with evaluating(encoder):
+        first, second = (encoder(view.contiguous(memory_format=torch.channels_last)).float().cpu() for view in views)
+    return first, second
 
 
 def collapsed(numbers: dict[str, float | int | None]) -> str | None:

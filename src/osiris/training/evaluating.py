@@ -16,7 +16,7 @@ from osiris.evaluation.baseline import random_baseline
 from osiris.evaluation.evaluate import Evaluation, evaluate_features
 from osiris.evaluation.features import Features, embed_benchmark, join_shards
 from osiris.evaluation.fingerprint import fingerprint
-from osiris.evaluation.health import collapsed
+from osiris.evaluation.health import collapsed, embed_two_views
 from osiris.evaluation.summary import build_metrics
 from osiris.files import read_json, write_json
 from osiris.models import build_encoder
@@ -47,7 +47,8 @@ def embed_sharded(engine: Engine) -> Features:
 
 def evaluate_whole(engine: Engine, features: Features) -> Evaluation:
     """Every number of the checkpoint; one process is enough, the embedding was the work."""
-    return evaluate_features(features, engine.benchmark, engine.config.evaluation)
+    views = embed_two_views(engine.networks.encoder, engine.benchmark, engine.device)
+    return evaluate_features(features, engine.benchmark, engine.config.evaluation, views)
 
 
 def write_evaluation(folder: Path, name: str, features: Features, evaluation: Evaluation, keep: bool) -> None:

@@ -40,6 +40,9 @@ def cpu(benchmark: str) -> Config:
         projector=ProjectorConfig(projector_hidden=512, projector_output=64),
         engine=EngineConfig(threads=1, log_every=10),
     )
+    if own_data(benchmark):
+        learning = LearningConfig(epochs=50, batch_size=64, memory_size=500, learning_rate=0.06)
+        return replace(small, learning=learning, evaluation=ProtocolConfig(k=10))
     if "tinyworld" in benchmark:
         return replace(
             small,
@@ -55,15 +58,22 @@ def cpu(benchmark: str) -> Config:
     )
 
 
+def own_data(benchmark: str) -> bool:
+    """Somebody's own images: all of them are used."""
+    return benchmark.startswith(("folder:", "dataset:", "arrays:"))
+
+
 def smoke(benchmark: str) -> Config:
     """The whole chain in seconds. Its numbers mean nothing."""
     config = Config(preset="smoke", data=BenchmarkConfig(benchmark=benchmark))
+    batch_size = 8 if own_data(benchmark) else 32
+    limited = replace(config.data, train_per_class=12, bank_per_class=12, test_per_class=4)
     return replace(
         config,
-        data=replace(config.data, train_per_class=12, bank_per_class=12, test_per_class=4),
+        data=config.data if own_data(benchmark) else limited,
         encoder=EncoderConfig(width=8, blocks=(1, 1, 1, 1), stem_stride=2),
         projector=ProjectorConfig(projector_hidden=32, projector_output=16),
-        learning=LearningConfig(epochs=2, batch_size=32, memory_size=24, learning_rate=0.06),
+        learning=LearningConfig(epochs=2, batch_size=batch_size, memory_size=24, learning_rate=0.06),
         evaluation=ProtocolConfig(k=2, random_encoders=1),
         engine=EngineConfig(threads=1, log_every=1),
     )
