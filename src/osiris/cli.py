@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return dispatch(argv[0], argv[1:])
     except UserError as error:
         return _fail(str(error), 2)
+    except SystemExit as finished:  # the parser has said what is wrong, or has printed the help
+        return finished.code if isinstance(finished.code, int) else 0
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:

@@ -25,6 +25,6 @@ def cache_directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch:
 
 
 @pytest.fixture(scope="session")
-def real_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def real_cache(session_cache: Path) -> Path:
     """Decoded once for all tests on real data."""
-    return tmp_path_factory.mktemp("real-cache")
+    return session_cache

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,12 +64,3 @@ def clustered() -> tuple[Features, Benchmark]:
     benchmark = make_benchmark(torch.from_numpy(bank_label), torch.from_numpy(test_label), tasks, environments)
     features = Features(torch.from_numpy(bank).float(), torch.from_numpy(test).float())
     return features, benchmark
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of the real data. Without the variable the test is skipped; with it, missing data is a failure."""
-    folder = os.environ.get("OSIRIS_DATA")
-    if not folder:
-        pytest.skip("OSIRIS_DATA is not set")
-    return Path(folder)

@@ -59,7 +59,8 @@ def parse(argv: list[str]) -> Args:
         base, out = preset(known.preset, known.benchmark), None
         rest += ["--benchmark", known.benchmark]
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
-    return tyro.cli(cli, args=rest, prog="osiris train", description=inspect.getdoc(Args), default=Args(config=base, out=out))
+    about = inspect.getdoc(Args)
+    return tyro.cli(cli, args=rest, prog="osiris train", description=about, default=Args(config=base, out=out))
 
 
 def default_out(config: Config) -> Path:

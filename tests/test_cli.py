@@ -1,0 +1,179 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from osiris.cli import COMMANDS, main
+from osiris.methods import ZOO
+
+SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--quiet"]
+
+
+def train(*arguments: object) -> int:
+    return main(["train", *SMOKE, *(str(argument) for argument in arguments)])
+
+
+def metrics(path: Path) -> dict:
+    return json.loads((path / "metrics.json").read_text())
+
+
+def test_help_answers_within_a_second_and_names_every_command():
+    started = time.monotonic()
+    result = subprocess.run([sys.executable, "-m", "osiris", "--help"], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 1.0
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples_and_without_torch(command):
+    code = (
+        "import sys; from osiris.cli import main\n"
+        f"try: main([{command!r}, '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "xamples:" in result.stdout and f"osiris {command}" in result.stdout
+
+
+@pytest.mark.parametrize("method", [*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space"])
+def test_every_method_trains_over_all_tasks_and_reports(method, tmp_path, capsys):
+    assert train("--method", method, "--out", tmp_path / "run") == 0
+    entry = metrics(tmp_path / "run")["protocols"]["class-agnostic"]
+    reported = {name for name in "AFKCT" if entry[name] is not None}
+    assert reported == (set("AC") if method in ("offline", "d1-only") else set("AFKCT"))
+    assert method in capsys.readouterr().out
+
+
+def test_batch_norm_trains_too(tmp_path):
+    assert train("--method", "osiris-d", "--norm", "bn", "--out", tmp_path / "run") == 0
+
+
+def test_the_same_command_twice_gives_the_same_bytes(tmp_path):
+    for name in ("first", "second"):
+        assert train("--method", "osiris-d", "--out", tmp_path / name) == 0
+    first, second = (tmp_path / name / "metrics.json" for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    weights = [tmp_path / name / "checkpoints" / "task-10.safetensors" for name in ("first", "second")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_another_seed_gives_another_run(tmp_path):
+    assert train("--method", "ft", "--seed", 0, "--out", tmp_path / "a") == 0
+    assert train("--method", "ft", "--seed", 1, "--out", tmp_path / "b") == 0
+    assert metrics(tmp_path / "a")["evaluations"] != metrics(tmp_path / "b")["evaluations"]
+
+
+def test_config_json_runs_the_run_again(tmp_path):
+    assert train("--method", "osiris-d", "--past", "replay+distil", "--cross-weight", 0.3, "--out", tmp_path / "a") == 0
+    record = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert [term["kind"] for term in record["composition"]["past"]] == ["contrast", "distil"]
+    assert main(["train", "--config", str(tmp_path / "a/config.json"), "--out", str(tmp_path / "b"), "--quiet"]) == 0
+    assert (tmp_path / "a/metrics.json").read_bytes() == (tmp_path / "b/metrics.json").read_bytes()
+
+
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
+    assert train("--method", "ft", "--out", tmp_path / "run") == 0
+    before = (tmp_path / "run" / "metrics.json").stat().st_mtime_ns
+    assert train("--method", "ft", "--out", tmp_path / "run") == 0
+    assert (tmp_path / "run" / "metrics.json").stat().st_mtime_ns == before
+    assert "already finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "osirs-d"], "Did you mean 'osiris-d'?"),
+        (["--method", "osiris-d/no-crss"], "Did you mean 'no-cross'?"),
+        (["--past", "distill"], "Did you mean 'distil'?"),
+        (["--method", "ft", "--positive", "other"], "changes nothing"),
+        (["--epochs", "0"], "--epochs 0 is out of range"),
+        (["--batch-size", "-3"], "--batch-size -3 is out of range"),
+        (["--learning-rate", "-1"], "--learning-rate -1.0 is out of range"),
+        (["--width", "3"], "--width 3"),
+        (["--memory-size", "10"], "the memory holds 10 images"),
+        (["--batch-size", "64"], "fewer than a batch of 64"),
+        (["--cross-weight", "-1"], "--cross-weight is a weight from 0 up"),
+        (["--k", "0"], "neighbours that vote"),
+        (["--device", "tpu"], "unknown device"),
+        (["--norm", "bn", "--micro-batch", "4"], "--micro-batch would change the statistics of BatchNorm"),
+    ],
+)
+def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train(*arguments, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert not (out / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--benchmark", "tinywold", "--preset", "smoke"], "Did you mean 'tinyworld'?"),
+        (["train", "--preset", "cpux"], "Did you mean 'cpu'?"),
+        (["trian"], "Did you mean 'train'?"),
+        (["train", "--resume", "nowhere"], "no run directory"),
+        (["train", "--config", "nowhere.json"], "cannot read the config"),
+        (["evaluate"], "give either a run or checkpoint"),
+        (["evaluate", "nowhere"], "does not exist"),
+    ],
+)
+def test_unknown_names_and_missing_files(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_different_run_in_the_directory_is_never_overwritten(tmp_path, capsys):
+    assert train("--method", "ft", "--out", tmp_path / "run") == 0
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    assert train("--method", "osiris-d", "--out", tmp_path / "run") == 2
+    assert "already holds a different run" in capsys.readouterr().err
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_other_peoples_files_are_left_alone(tmp_path, capsys):
+    (tmp_path / "letter.txt").write_text("dear diary")
+    assert train("--method", "ft", "--out", tmp_path) == 2
+    assert "holds other files" in capsys.readouterr().err
+
+
+def test_an_unwritable_directory(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert train("--method", "ft", "--out", tmp_path / "file" / "run") == 2
+    assert "cannot write to" in capsys.readouterr().err
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path, capsys):
+    (tmp_path / "weights.safetensors").write_bytes(b"not weights")
+    assert main(["evaluate", str(tmp_path / "weights.safetensors"), "--benchmark", "tinyworld"]) == 2
+    assert "damaged or no safetensors" in capsys.readouterr().err
+
+
+def test_evaluating_a_run_again_gives_its_own_numbers(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train("--method", "osiris-r", "--out", run) == 0
+    assert main(["evaluate", str(run)]) == 0
+    again = json.loads(next((run / "evaluations").glob("*/metrics.json")).read_text())
+    assert again["protocols"] == metrics(run)["protocols"]
+    assert main(["evaluate", str(run / "checkpoints" / "task-03.safetensors"), "--k", "5"]) == 0
+    assert "task-03" in capsys.readouterr().out
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    "benchmark", ["split-cifar100-5", "split-cifar100-20", "structured-cifar100", "structured-tiny-imagenet"]
+)
+def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
+    out = tmp_path / "run"
+    assert main(["train", "--benchmark", benchmark, "--preset", "smoke", "--quiet", "--out", str(out)]) == 0
+    tasks = {"split-cifar100-5": 5, "split-cifar100-20": 20}.get(benchmark, 10)
+    assert len(metrics(out)["protocols"]["task-aware"]["accuracy_matrix"]) == tasks
