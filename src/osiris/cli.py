@@ -14,6 +14,7 @@ from osiris.errors import UserError, unknown
 COMMANDS: dict[str, str] = {
     "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
     "train": "train one method on one benchmark",
+    "sweep": "train several methods with several seeds, side by side",
     "evaluate": "evaluate a run, a checkpoint or a foreign encoder",
     "report": "make the HTML page, figures and tables from runs",
     "compare": "a table of several runs, with seeds, marks and tests",

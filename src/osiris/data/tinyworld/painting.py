@@ -33,8 +33,8 @@ def uniforms(words: np.ndarray) -> Uniform:
 
 def placed(kind: Kind, x: Field, y: Field, r: Uniform) -> tuple[Field, Field | None]:
     """The object's two distances, in units of the picture, at a place, size, angle and stretch of its own."""
-    scale = between(r(), 0.58, 0.86)
-    dx, dy = (x - between(r(), -0.24, 0.24)) / scale, (y - between(r(), -0.24, 0.24)) / scale
+    scale = between(r(), 0.55, 0.85)
+    dx, dy = (x - between(r(), -0.3, 0.3)) / scale, (y - between(r(), -0.3, 0.3)) / scale
     angle, stretch = between(r(), -kind.turn, kind.turn), np.exp(between(r(), -0.07, 0.07))
     cosine, sine = np.cos(angle), np.sin(angle)
     body, marks = kind.draw((cosine * dx + sine * dy) * stretch, (cosine * dy - sine * dx) / stretch, r())
@@ -71,8 +71,9 @@ def paint(kind: Kind, environment: Environment, words: np.ndarray) -> Field:
     tint = np.array(environment.tint, np.float32).reshape(1, 3, 1, 1)
     gain = between(r(), 0.65, 1.15) * (1 + between(r(), 0.0, 0.2) * slope)
     picture = picture * gain[:, None] * tint
-    blocks = picture.reshape(len(words), 3, SIZE, SUPERSAMPLING, SIZE, SUPERSAMPLING)
-    return blocks.mean(axis=(3, 5), dtype=np.float32)
+    steps = range(SUPERSAMPLING)
+    parts = [picture[:, :, row::SUPERSAMPLING, column::SUPERSAMPLING] for row in steps for column in steps]
+    return np.add.reduce(parts) / np.float32(len(parts))
 
 
 def photograph(picture: Field, words: np.ndarray, noise_words: np.ndarray) -> np.ndarray:
