@@ -11,7 +11,7 @@ class Args:
     """Train several methods with several seeds, as many at a time as there are cores. The same command continues it.
 
     Examples:
-      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 8 9 --benchmark tinyworld --preset cpu --out runs/tinyworld
+      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 8 9 --preset cpu --out runs/tinyworld
       osiris sweep --methods osiris-d --seeds 0 1 2 --options "--memory-size 100" --out runs/memory100
       osiris compare runs/tinyworld
     """

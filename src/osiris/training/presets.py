@@ -47,7 +47,7 @@ def cpu(benchmark: str) -> Config:
         return replace(
             small,
             data=replace(small.data, train_per_class=60, bank_per_class=60, test_per_class=40),
-            learning=LearningConfig(epochs=24, batch_size=32, memory_size=60, learning_rate=0.06, views="gentle"),
+            learning=LearningConfig(epochs=20, batch_size=32, memory_size=60, learning_rate=0.06, views="gentle"),
             evaluation=ProtocolConfig(k=10),
         )
     return replace(
