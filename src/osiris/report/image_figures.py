@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from osiris.analysis import neighbours as nearest
-from osiris.augment import TwoViews
+from osiris.augment import VIEWS, TwoViews
 from osiris.data.base import Benchmark
 from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture
@@ -63,7 +63,8 @@ def views(study: Study, source: Source) -> Figure:
     count = len(benchmark.train)
     chosen = torch.linspace(0, count - 1, VIEWED).long()
     images = benchmark.train.images.take(chosen)
-    made = TwoViews(benchmark.mean, benchmark.std)(images, generator(0, "augment.x", 0, 0))
+    kind = study.runs[0].run.config.get("learning.views", "paper")
+    made = TwoViews(benchmark.mean, benchmark.std, VIEWS[kind])(images, generator(0, "augment.x", 0, 0))
     centre = torch.tensor(benchmark.mean).view(1, 3, 1, 1)
     spread = torch.tensor(benchmark.std).view(1, 3, 1, 1)
     shown = [((view * spread + centre).clamp(0, 1) * 255).round().to(torch.uint8) for view in made]
@@ -73,10 +74,11 @@ def views(study: Study, source: Source) -> Figure:
     return Figure(
         f"{study.identifier}-views",
         "Two views of an image",
-        "Top row: the image; below it the two views that the loss pulls together, after crop, flip, colour, blur and "
-        "solarisation, while it pushes the views of other images away.",
+        "Top row: the image; below it the two views that the loss pulls together, after random crop, flip and change "
+        "of colour, while it pushes the views of other images away.",
         [Picture(picture, "", scale_for(images.shape[2], 64), about)],
-        runs=study.numbers,
+        f"augmentation `{kind}`",
+        study.numbers,
         columns=1,
         wide=True,
     )

@@ -1,0 +1,73 @@
+"""Storage by arithmetic on the paper's sizes, and against what the code really builds."""
+
+import pytest
+import torch
+
+from osiris.analysis import storage as stored
+from osiris.composition import method_to_dict
+from osiris.methods import ZOO, find_method
+from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.objective import Objective
+
+ENCODER = 11_168_832
+PROJECTOR = 512 * 2048 + 2048 + 2048 * 128
+PREDICTOR = 128 * 2048 + 2048 + 2048 * 128 + 128
+ADAPTER = 512 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 1024 + 1024 + 1024 * 512 + 512
+PIXELS = 500 * 3 * 32 * 32
+EXPECTED = {
+    "ft": 0,
+    "er": PIXELS,
+    "er+": PIXELS,
+    "er++": PIXELS,
+    "lump": PIXELS,
+    "der": PIXELS + 500 * 128,
+    "osiris-r": PIXELS + PROJECTOR,
+    "osiris-d": PIXELS + PROJECTOR + ENCODER,
+    "ewc": 2 * ENCODER,
+    "cassle": ENCODER + PROJECTOR + PREDICTOR,
+    "pocon": 3 * ENCODER + PROJECTOR + 2 * ADAPTER,
+    "offline": 0,
+    "d1-only": 0,
+}
+
+
+def of(name: str) -> stored.Storage:
+    composition = method_to_dict(find_method(name))
+    return stored.storage(composition, EncoderConfig(), ProjectorConfig(), 500, (3, 32, 32))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_paper_counts_64_bits_for_everything(name: str):
+    assert of(name).paper == 8 * EXPECTED[name]
+
+
+def test_what_is_stored_here_is_smaller():
+    assert of("er").stored == PIXELS + 24 * 500
+    assert of("der").stored == PIXELS + 24 * 500 + 4 * 500 * 128
+    assert of("osiris-d").stored == PIXELS + 24 * 500 + 4 * (PROJECTOR + ENCODER)
+    assert of("ewc").stored == 4 * 2 * ENCODER
+
+
+def test_ablations_store_what_their_terms_need():
+    assert of("osiris-d/no-past").parameters == {"h": PROJECTOR}
+    assert of("osiris-d/no-cross").slots == 0, "without L_cross nothing reads the memory"
+    assert "h" not in of("osiris-d/shared-space").parameters
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "ewc"])
+def test_parameters_are_those_that_the_code_builds(name: str):
+    """All networks of a method but f and g; ewc keeps its two copies as buffers."""
+    encoder, projector = EncoderConfig(width=8, blocks=(1, 1, 1, 1)), ProjectorConfig(32, 16)
+    method = find_method(name)
+    with torch.device("meta"):
+        objective = Objective(method, 10, 0.1)
+        networks = objective.build_networks(encoder, projector, 0)
+    built = sum(p.numel() for module in (networks, objective) for p in module.parameters())
+    main = stored.encoder_parameters(encoder) + stored.projector_parameters(encoder.features, projector)
+    counted = stored.storage(method_to_dict(method), encoder, projector, 10, (3, 8, 8))
+    assert sum(counted.parameters.values()) == built - main
+
+
+def test_it_says_what_is_counted():
+    assert of("ft").described == "nothing"
+    assert "500 images" in of("osiris-d").described and "11,168,832" in of("osiris-d").described
