@@ -16,7 +16,7 @@ from osiris.data.tinyworld import objects, scenes
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 from osiris.errors import UserError
 
-VERSION = 3
+VERSION = 4
 """Grows whenever a pixel changes; part of the checksum."""
 SPLITS = ("train", "test")
 CHUNK = 16

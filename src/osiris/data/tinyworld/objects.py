@@ -81,7 +81,7 @@ def sign(name: str) -> Draw:
 
     def draw(u: Field, v: Field, variation: Field) -> tuple[Field, None]:
         width = 0.13 + 0.03 * variation
-        outer = s.ring(s.circle(u, v, ROUND), width)
+        outer = s.ring(s.circle(u, v, 0.8), width)
         if name == "double ring":
             return s.union(outer, s.ring(s.circle(u, v, 0.28), width - 0.03)), None
         if name == "broken ring":
@@ -120,7 +120,7 @@ def tower(roof: str) -> Draw:
         elif roof == "stepped":
             top = s.union(s.box(u, v + 0.3, 0.36, 0.25), s.box(u, v + 0.65, 0.16, 0.34))
         else:
-            top = s.without(s.box(u, v + 0.35, 0.78, 0.38), s.common(s.stripes(u - 0.31, 0.62, ROUND), v + 0.3))
+            top = s.without(s.box(u, v + 0.35, 0.78, 0.38), s.common(s.stripes(u - 0.31, 0.62, 0.5), v + 0.3))
         windows = s.box(np.abs(u) - 0.24, v - 0.42 - 0.1 * variation, 0.11, 0.2)
         return s.union(walls, top), windows
 
@@ -174,57 +174,54 @@ def beetle(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
     return draw
 
 
-ROUND = np.pi
-"""Any angle: on a table, on a meadow or on a wheel there is no up."""
-
 TASKS: tuple[Task, ...] = (
     Task(
         "blocks",
         "indoor",
         (
-            Kind("triangle block", block(lambda u, v: s.polygon(u, v - 0.15, 3, 1.05)), ROUND),
-            Kind("square block", block(lambda u, v: s.box(u, v, 0.72, 0.72)), ROUND),
-            Kind("cross block", block(lambda u, v: s.union(s.box(u, v, 0.9, 0.32), s.box(u, v, 0.32, ROUND))), ROUND),
-            Kind("disc block", block(lambda u, v: s.circle(u, v, 0.84)), ROUND),
+            Kind("triangle block", block(lambda u, v: s.polygon(u, v - 0.15, 3, 1.05)), 0.5),
+            Kind("square block", block(lambda u, v: s.box(u, v, 0.72, 0.72)), 0.5),
+            Kind("cross block", block(lambda u, v: s.union(s.box(u, v, 0.9, 0.32), s.box(u, v, 0.32, 0.9))), 0.5),
+            Kind("disc block", block(lambda u, v: s.circle(u, v, 0.84)), 0.5),
         ),
     ),
     Task(
         "cushions",
         "indoor",
         (
-            Kind("striped cushion", cushion(lambda u, v, k: s.stripes(u, 0.62 * k)), ROUND),
-            Kind("dotted cushion", cushion(lambda u, v, k: s.dots(u, v, 0.62 * k, 0.21)), ROUND),
-            Kind("checked cushion", cushion(lambda u, v, k: s.checks(u, v, 1.1 * k)), ROUND),
-            Kind("ringed cushion", cushion(lambda u, v, k: s.stripes(s.circle(u, v, 0.0), 0.6 * k)), ROUND),
+            Kind("striped cushion", cushion(lambda u, v, k: s.stripes(u, 0.62 * k)), 0.5),
+            Kind("dotted cushion", cushion(lambda u, v, k: s.dots(u, v, 0.62 * k, 0.21)), 0.5),
+            Kind("checked cushion", cushion(lambda u, v, k: s.checks(u, v, 1.1 * k)), 0.5),
+            Kind("ringed cushion", cushion(lambda u, v, k: s.stripes(s.circle(u, v, 0.0), 0.6 * k)), 0.5),
         ),
     ),
-    Task("buttons", "indoor", tuple(Kind(f"button with {n}", button(n), ROUND) for n in (1, 2, 3, 4))),
-    Task("letters", "indoor", tuple(Kind(f"letter {name}", letter(name), 0.6) for name in LETTERS)),
-    Task("signs", "city", tuple(Kind(n, sign(n), ROUND) for n in ("ring", "double ring", "broken ring", "barred ring"))),
+    Task("buttons", "indoor", tuple(Kind(f"button with {n}", button(n), 1.5) for n in (1, 2, 3, 4))),
+    Task("letters", "indoor", tuple(Kind(f"letter {name}", letter(name), 0.35) for name in LETTERS)),
+    Task("signs", "city", tuple(Kind(n, sign(n), 0.9) for n in ("ring", "double ring", "broken ring", "barred ring"))),
     Task(
         "wheels",
         "city",
-        (*(Kind(f"wheel with {n} spokes", wheel(n), ROUND) for n in (3, 4, 8)), Kind("gear", gear, ROUND)),
+        (*(Kind(f"wheel with {n} spokes", wheel(n), 1.5) for n in (3, 4, 8)), Kind("gear", gear, 1.5)),
     ),
-    Task("towers", "city", tuple(Kind(f"{n} tower", tower(n), 0.35) for n in ("gabled", "domed", "stepped", "notched"))),
+    Task("towers", "city", tuple(Kind(f"{n} tower", tower(n), 0.2) for n in ("gabled", "domed", "stepped", "notched"))),
     Task(
         "blossoms",
         "wild",
         tuple(
-            Kind(f"{n} {'pointed' if pointed else 'round'} petals", blossom(n, pointed), ROUND)
+            Kind(f"{n} {'pointed' if pointed else 'round'} petals", blossom(n, pointed), 1.5)
             for pointed in (False, True)
             for n in (5, 8)
         ),
     ),
-    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), ROUND) for n in ("oval", "crescent", "heart", "clover"))),
+    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), 0.9) for n in ("oval", "crescent", "heart", "clover"))),
     Task(
         "beetles",
         "wild",
         (
-            Kind("lined beetle", beetle(lambda u, v, k: s.stripes(u, 0.5 * k)), 0.6),
-            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.56 * k, 0.19)), ROUND),
-            Kind("banded beetle", beetle(lambda u, v, k: s.stripes(v - 0.12, 0.56 * k)), 0.6),
-            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), ROUND),
+            Kind("lined beetle", beetle(lambda u, v, k: s.stripes(u, 0.5 * k)), 0.8),
+            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.56 * k, 0.19)), 0.8),
+            Kind("banded beetle", beetle(lambda u, v, k: s.stripes(v - 0.12, 0.56 * k)), 0.8),
+            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), 0.8),
         ),
     ),
 )
