@@ -33,8 +33,8 @@ class Path:
     source: str
     encoder: str
     heads: tuple[str, ...]
-    frozen: bool
-    """The encoder is: no gradient into it."""
+    frozen: tuple[str, ...] = ()
+    """Which of them are: no gradient into those."""
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,7 @@ def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
     scene.views, scene.memory.fields_read = leaves, ()
     rep, drawn = scene.represent()
     value = term.loss(rep, drawn, scene.objective.tau)
-    paths = dict.fromkeys(
-        Path(
-            source,
-            symbol_of(encoder, scene.networks, term),
-            tuple(symbol_of(head, scene.networks, term) for head in heads),
-            isinstance(encoder, Frozen),
-        )
-        for source, encoder, heads in getattr(rep, "asked", [])
-    )
+    paths = dict.fromkeys(_path(scene.networks, term, *asked) for asked in getattr(rep, "asked", []))
     buffers = [term.stores] if any(True for _ in term.buffers(recurse=False)) else []
     groups = scene.trained()
     return Traced(
@@ -195,6 +187,12 @@ def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
         reaches=tuple(symbol for symbol, parameters in groups.items() if _moves(value, parameters)),
         learns_from=tuple(key for key, views in leaves.items() if _moves(value, [views])),
     )
+
+
+def _path(networks: Networks, term: Term, source: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Path:
+    symbols = {module: symbol_of(module, networks, term) for module in (encoder, *heads)}
+    frozen = tuple(symbol for module, symbol in symbols.items() if isinstance(module, Frozen))
+    return Path(source, symbols[encoder], tuple(symbols[head] for head in heads), frozen)
 
 
 def _moves(value: Tensor, leaves: list) -> bool:
