@@ -204,7 +204,8 @@ class Distil(Term):
 
     @property
     def formula(self) -> str:
-        return f"½ [DISTIL({self.space} f → {self.space} f*) + DISTIL({self.space} f* → {self.space} f)](X)"
+        now, past = f"{self.space} f(X)", f"{self.space} f*(X)"
+        return f"½ [DISTIL({now} → {past}) + DISTIL({past} → {now})]"
 
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
         now, past = rep(X, head=self.space), rep(X, head=self.space, encoder="past")

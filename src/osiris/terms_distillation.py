@@ -127,7 +127,8 @@ class Predict(Term):
 
     @property
     def formula(self) -> str:
-        return "½ [DISTIL(p g f → g* f*) + DISTIL(g* f* → p g f)](X)" if self.symmetric else "DISTIL(p g f → g* f*)(X)"
+        forth, back = "DISTIL(p g f(X) → g* f*(X))", "DISTIL(g* f*(X) → p g f(X))"
+        return f"½ [{forth} + {back}]" if self.symmetric else forth
 
     def attach(self, networks: Networks, seed: int) -> None:
         config = networks.projector_config

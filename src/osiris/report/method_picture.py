@@ -8,7 +8,9 @@ two bars across a line stop the gradient.
 
 from __future__ import annotations
 
+import html
 import io
+import itertools
 import json
 import re
 import sys
@@ -155,16 +157,12 @@ def _heads(sheet: Sheet, layout: Layout, encoder_x: float, head_x: list[float]) 
     """One box for each run of lanes through the same head: a live h below f and f* is one box."""
     for level, x in enumerate(head_x):
         before = (head_x[level - 1] if level else encoder_x) + BOX / 2
-        runs: list[list[Lane]] = []
-        for lane in layout.lanes:
-            if len(lane.heads) <= level:
-                continue
-            sheet.line((before, lane.y), (x - BOX / 2, lane.y))
-            if runs and runs[-1][-1].heads[level] == lane.heads[level]:
-                runs[-1].append(lane)
-            else:
-                runs.append([lane])
+        runs = [list(run) for _, run in itertools.groupby(layout.lanes, key=lambda lane: lane.heads[level : level + 1])]
         for run in runs:
+            if len(run[0].heads) <= level:
+                continue
+            for lane in run:
+                sheet.line((before, lane.y), (x - BOX / 2, lane.y))
             name, middle = run[0].heads[level], (run[0].y + run[-1].y) / 2
             height, frozen = run[0].y - run[-1].y + 0.36, name in run[0].frozen
             sheet.box(x, middle, BOX, height, name, HEAD_FILL, frozen=frozen, size=12, style="italic")
@@ -230,8 +228,7 @@ def _weight(value: float) -> str:
 
 def render(method: Method) -> tuple[str, bytes]:
     """(SVG, PNG), with the trace as the SVG's description."""
-    terms = trace(method)
-    layout = lay_out(terms)
+    layout = lay_out(trace(method))
     with matplotlib.rc_context({**SETTINGS, "axes.grid": False, "savefig.facecolor": GROUND, "svg.fonttype": "path"}):
         figure = Figure(figsize=(1, 1))
         FigureCanvasAgg(figure)
@@ -240,15 +237,21 @@ def render(method: Method) -> tuple[str, bytes]:
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         figure.set_size_inches(right - left, top - bottom)
         svg, png = io.StringIO(), io.BytesIO()
-        about = {"Date": None, "Creator": None, "Title": method.name, "Description": described(terms)}
+        about = {"Date": None, "Creator": None, "Title": method.name, "Description": describe(method)}
         figure.savefig(svg, format="svg", metadata=about)
         figure.savefig(png, format="png", dpi=160)
     return svg.getvalue(), png.getvalue()
 
 
-def described(terms: tuple[Traced, ...]) -> str:
-    """What a picture was drawn from, so that an old picture can be told from a new one."""
-    return json.dumps([asdict(term) for term in terms], sort_keys=True)
+def describe(method: Method) -> str:
+    """What a picture is drawn from, so that an old picture can be told from a new one."""
+    return json.dumps([asdict(term) for term in trace(method)], sort_keys=True)
+
+
+def drawn_from(path: Path) -> str:
+    """The description that a picture carries."""
+    found = re.search(r"<dc:description>(.*?)</dc:description>", path.read_text(encoding="utf-8"), re.DOTALL)
+    return html.unescape(found[1]) if found else ""
 
 
 def file_name(method: str) -> str:
