@@ -31,7 +31,7 @@ from osiris.analysis.tracing import Traced, trace
 from osiris.errors import UserError
 from osiris.files import write_text
 from osiris.methods import ABLATIONS, READINGS, ZOO, Method, find_method
-from osiris.report.method_layout import ROW, Lane, Layout, lay_out
+from osiris.report.method_layout import ROW, Layout, lay_out
 from osiris.report.style import GROUND, INK, MUTED, SETTINGS, role_style
 
 CHIP, BOX, PILL, LOSS, GAP = 1.05, 0.62, 1.1, 2.75, 0.5
