@@ -26,7 +26,7 @@ def prepare(config: Config, device: torch.device) -> None:
     assert config.engine.threads is not None
     torch.set_num_threads(config.engine.threads)
     if device.type == "cuda":
-        # On a CPU all that we use is deterministic as it is, and asking for it costs two seconds of imports.
+        # On a CPU all that we use is deterministic as it is.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]

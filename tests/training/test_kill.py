@@ -1,0 +1,68 @@
+"""A run killed by SIGKILL at any moment continues to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fork_server import ForkServer
+from tiny_runs import arguments, assert_same_run, log
+
+METHODS = ("osiris-d", "der", "ewc", "pocon", "lump")
+KILLED = -signal.SIGKILL
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("more", [("--save-every", "0"), ("--evaluate-every", "4")], ids=["save-always", "save-stages"])
+def test_killed_again_and_again(
+    method: str,
+    more: tuple[str, ...],
+    server: ForkServer,
+    arrays: str,
+    uninterrupted: Callable[..., tuple[Path, int]],
+    tmp_path: Path,
+) -> None:
+    """One run, six deaths at random moments, each start continuing where the last one died."""
+    expected, moments = uninterrupted(method, *more)
+    moment = random.Random(f"{method}{more}")
+    typed = arguments(arrays, tmp_path / "run", method, *more)
+    for _ in range(6):
+        code = server.run("doomed", tmp_path / "output", arguments=typed, death=moment.randint(1, moments // 4))
+        assert code in (KILLED, 0), (tmp_path / "output").read_text()
+    assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
+    assert_same_run(expected, tmp_path / "run")
+    if more[0] == "--evaluate-every":  # nothing but stages was saved: the log has the same lines
+        for event in ("step", "evaluation"):
+            assert log(tmp_path / "run", event) == log(expected, event)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_once_at_twenty_moments(
+    method: str, server: ForkServer, arrays: str, uninterrupted: Callable[..., tuple[Path, int]], tmp_path: Path
+) -> None:
+    """By the clock, anywhere in the run, whatever it is doing; half of the runs save after every step."""
+    moment = random.Random(method)
+    durations: dict[tuple[str, ...], float] = {}
+    for number in range(20):
+        more = ("--save-every", "0") if number % 2 else ("--evaluate-every", "4")
+        expected, _ = uninterrupted(method, *more)
+        if more not in durations:
+            started = time.monotonic()
+            assert (
+                server.run("command", tmp_path / "out", arguments=arguments(arrays, tmp_path / more[0], method, *more))
+                == 0
+            )
+            durations[more] = time.monotonic() - started
+        typed = arguments(arrays, tmp_path / f"{number}", method, *more)
+        pid = server.start("command", tmp_path / "output", arguments=typed)
+        time.sleep(moment.uniform(0, durations[more]))
+        os.kill(pid, signal.SIGKILL)
+        server.wait(pid)
+        assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
+        assert_same_run(expected, tmp_path / f"{number}")

@@ -1,0 +1,119 @@
+"""Two processes give what one gives: gradients, parameters, memory, Fisher, features, and the whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import process_jobs
+import pytest
+import torch
+from pool import Failed, Pool
+from tiny_runs import log
+from torch import Tensor
+
+from osiris import processes
+from osiris.method_config import MethodConfig
+from osiris.methods import READINGS, ZOO
+from osiris.training.interrupt import STOPPED
+
+COMPOSED = {
+    "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
+    "mixed-match": MethodConfig("lump", past="match:g+distil:h+elastic"),
+}
+CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
+
+
+def relative(one: Tensor, other: Tensor) -> float:
+    """|a - b| / |b|; exact for integers."""
+    one, other = one.double(), other.double()
+    return float((one - other).norm() / other.norm().clamp(min=1e-300)) if not torch.equal(one, other) else 0.0
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_two_processes_are_those_of_one(name: str, norm: str, pool: Pool) -> None:
+    """In float64, at every step of three tasks, of every parameter; and afterwards every buffer, the Fisher among them.
+
+    A gradient that vanishes (the branch behind a zero-initialised norm) is compared with the scale of all gradients.
+    """
+    alone = process_jobs.gradients(CASES[name], norm)
+    together = pool.run("gradients", method=CASES[name], norm=norm)
+    for ranks in zip(alone, *together):
+        one, *others = ranks
+        for other in others:
+            assert one.keys() == other.keys()
+            scale = max(float(value.double().norm()) for value in one.values())
+            for key in one:
+                difference = float((other[key].double() - one[key].double()).norm())
+                assert difference <= 1e-6 * max(float(one[key].double().norm()), 1e-6 * scale), key
+    for key, value in together[0][-1].items():
+        assert torch.equal(value, together[1][-1][key]), f"{key} differs between the processes"
+    memory = [key for key in alone[-1] if key.startswith("memory.") and "field" not in key]
+    assert all(torch.equal(alone[-1][key], together[0][-1][key]) for key in memory)
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_agree_after_twenty_steps(name: str, norm: str, pool: Pool) -> None:
+    """In float32, with batches that do not split evenly: 1e-5 of the norm of f, g, h and what terms train."""
+    alone = process_jobs.parameters(CASES[name], norm, steps=20)
+    for state in pool.run("parameters", method=CASES[name], norm=norm, steps=20):
+        assert state.keys() == alone.keys()
+        one, other = (
+            torch.cat([part[key].flatten() for key in alone if key.startswith("trained")]) for part in (alone, state)
+        )
+        assert relative(other, one) < 1e-5
+        assert all(torch.equal(alone[key], state[key]) for key in alone if key.startswith("memory"))
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+def test_sharded_features_are_the_same(norm: str, pool: Pool) -> None:
+    alone = process_jobs.features(norm)
+    first, second = pool.run("features", norm=norm)
+    for one, two, three in zip(alone, first, second):
+        assert torch.equal(two, three)
+        assert relative(two, one) < 1e-5
+    assert len(first[0]) == 84 and len(first[1]) == 24
+
+
+def test_gathering_passes_gradients_back(pool: Pool) -> None:
+    rows, gradient = process_jobs.gathered_gradient()
+    for others in pool.run("gathered_gradient"):
+        assert torch.equal(others[0], rows) and torch.allclose(others[1], gradient, rtol=1e-12)
+
+
+def test_messages(pool: Pool) -> None:
+    for flags, said, nothing, shares in pool.run("messages"):
+        assert flags == [True, True, False] and said == b"from the first" and nothing == b"" and shares == [3, 4]
+    assert processes.agree_each([True, False]) == [True, False] and processes.broadcast(b"x") == b"x"
+
+
+@pytest.mark.parametrize(("ranks", "speaker"), [([0], 0), ([1], 1), ([0, 1], 0)])
+def test_where_one_fails_all_leave_and_one_speaks(ranks: list[int], speaker: int, pool: Pool) -> None:
+    with pytest.raises(Failed) as failed:
+        pool.run("failing", ranks=ranks, kind="value")
+    kinds = [error and error[0] for error in failed.value.errors]
+    assert kinds == ["ValueError" if rank == speaker else "Elsewhere" for rank in range(2)]
+    assert pool.run("failing", ranks=[], kind="value") == [0, 1]
+
+
+def test_one_process_of_a_machine_goes_first(pool: Pool, tmp_path: Path) -> None:
+    assert pool.run("turns", folder=tmp_path) == [0, 1]
+
+
+def test_a_whole_run_in_two_processes(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops in both when one is asked to, continues, and ends with the numbers of one process; only one writes."""
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    alone = process_jobs.whole_run("osiris-d", tmp_path / "alone")
+    with pytest.raises(Failed) as failed:
+        pool.run("whole_run", each=({}, {"stop_after": 8}), method="osiris-d", out=tmp_path / "two")
+    assert [error and error[:2] for error in failed.value.errors][1] == ("Elsewhere", str(STOPPED))
+    assert failed.value.errors[0] is not None and failed.value.errors[0][0] == "Stopped"
+    first, second = pool.run("whole_run", method="osiris-d", out=tmp_path / "two")
+    assert second == {}
+    for protocol, values in alone["protocols"].items():
+        assert first["protocols"][protocol]["A"] == pytest.approx(values["A"], abs=5)
+    lines = log(tmp_path / "two")
+    assert [line["total_step"] for line in lines] == sorted({line["total_step"] for line in lines})
+    assert lines[-1]["total_step"] == log(tmp_path / "alone")[-1]["total_step"]
+    assert lines[0]["loss"] == pytest.approx(log(tmp_path / "alone")[0]["loss"], rel=1e-4)
