@@ -34,6 +34,8 @@ def test_over_seeds_takes_the_points_that_all_curves_have():
     assert line.x.tolist() == [1.0, 2.0] and line.mean.tolist() == [3.0, 6.0] and line.seeds == 2
     assert line.deviation is not None and line.deviation.tolist() == pytest.approx([2**0.5, 8**0.5])
     assert curves.over_seeds([first]).deviation is None
+    unsorted = (np.array([2.0, 1.0, 1.0]), np.array([8.0, 1.0, 4.0]))
+    assert curves.over_seeds([unsorted]).mean.tolist() == [4.0, 8.0], "in order, the last value of a place counts"
 
 
 def test_a_task_without_test_images_is_left_out_of_means():

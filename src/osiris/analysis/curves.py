@@ -64,13 +64,11 @@ def of_task(points: Sequence[Point], task: int = 0) -> tuple[np.ndarray, np.ndar
 def over_seeds(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
     """Mean and sample deviation where all curves have a point (runs may have been evaluated at different intervals)."""
     assert curves, "a mean needs a curve"
-    keys = [np.round(x, 6) for x, _ in curves]
-    common = keys[0]
-    for other in keys[1:]:
-        common = np.intersect1d(common, other)
-    values = np.stack([y[np.isin(key, common)] for key, (_, y) in zip(keys, curves)])
+    each = [dict(zip(np.round(x, 6).tolist(), y.tolist())) for x, y in curves]
+    common = sorted(set(each[0]).intersection(*each[1:]))
+    values = np.array([[curve[x] for x in common] for curve in each])
     deviation = values.std(axis=0, ddof=1) if len(values) > 1 else None
-    return Curve(np.sort(common), values.mean(axis=0), deviation, len(values))
+    return Curve(np.array(common), values.mean(axis=0), deviation, len(values))
 
 
 def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> tuple[np.ndarray, np.ndarray]:

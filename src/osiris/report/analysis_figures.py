@@ -98,15 +98,15 @@ def overfitting(study: Study, measured: dict[int, list[tuple[float, dict[str, fl
                 drawing.curve(axes, found, style_of(label), markers=len(found.x) <= 24)
         drawing.task_axis(axes, len(study.task_names), study.environments)
         axes.margins(y=0.1)
-        axes.set_ylabel("(L_all − L_mem) / L_all")
+        axes.set_ylabel("relative loss difference")
         axes.set_title("where past terms act (h, or the only g)" if second else "where the current term acts (g)")
 
     return Figure(
         f"{study.identifier}-overfitting",
         "Overfitting to the memory",
-        "Relative difference between the contrastive loss on all past data and on the memory, the current task left "
-        "out: near zero the memory stands for the past, well above it the encoder knows the memory too well.",
-        [Panel(lambda axes, second=second: draw(axes, second), 4.6, 2.8) for second in (False, True)],
+        "(L_all - L_mem) / L_all, the contrastive loss on all past data against that on the memory, without the current "
+        "task: near zero the memory stands for the past, well above it the encoder knows the memory too well.",
+        [Panel(lambda axes, second=second: draw(axes, second), 4.3, 2.7) for second in (False, True)],
         "contrastive loss on equal numbers of images",
         tuple(item.number for item in items),
         seeds_of(items),
@@ -146,7 +146,7 @@ def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | 
         "Accuracy against extra storage",
         "Further up and to the left is better: the paper counts every extra parameter and every pixel channel in the "
         "memory as 64 bits, while images really take bytes and parameters 32 bits.",
-        [Panel(lambda axes, paper=paper: draw(axes, paper), 4.7, 3.1) for paper in (True, False)],
+        [Panel(lambda axes, paper=paper: draw(axes, paper), 4.3, 3.0) for paper in (True, False)],
         f"{protocol} KNN",
         tuple(item.number for item in items),
         seeds_of(items),
@@ -242,7 +242,7 @@ def forgotten_classes(study: Study, protocol: str, source: Source) -> Figure | N
         "Forgetting class by class",
         "How far the final accuracy on a class lies below its best after any task: a low, flat curve forgets little, "
         "and the rows name the classes that suffer most.",
-        [Panel(sorted_curves, 4.6, 3.2), Panel(by_class, 4.9, 3.2)],
+        [Panel(sorted_curves, 4.3, 3.1), Panel(by_class, 4.5, 3.1)],
         f"{protocol} KNN",
         tuple(item.number for item in items),
         seeds_of(items),

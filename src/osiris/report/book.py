@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from osiris.files import write_text
+from osiris.report import compose, markup
 from osiris.report import figure as figures
-from osiris.report import markup
 from osiris.report.figure import Figure
 from osiris.report.tables import Table
 
@@ -53,7 +53,7 @@ class Book:
         if figure is None:
             return []
         drawn = figures.draw(figure)
-        drawn.save(self.out / "figures")
+        compose.save(drawn, self.out / "figures")
         self.figures.append(figure.name)
         return [markup.figure(drawn, run_links(figure.runs))]
 

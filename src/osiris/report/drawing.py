@@ -12,8 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from osiris.analysis.curves import Curve
 from osiris.report.style import GRID, HEAT, INK, MUTED, ON_DARK, ON_LIGHT, Style
 
-RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT))
-RAMP.set_bad("#00000000")
+RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
 
 
 def curve(axes: Axes, line: Curve, style: Style, markers: bool = True, width: float = 1.6) -> None:
@@ -23,7 +22,8 @@ def curve(axes: Axes, line: Curve, style: Style, markers: bool = True, width: fl
         return
     every = max(1, len(line.x) // 10)
     marker = style.marker if markers else ""
-    axes.plot(line.x, line.mean, marker=marker, markevery=every, markeredgewidth=0, linewidth=width, **style.line)
+    look = {"marker": marker, "markevery": every, "markeredgewidth": 0, "linewidth": width, **style.line}
+    axes.plot(line.x, line.mean, clip_on=False, **look)  # a mark on the edge is shown whole
     if line.deviation is not None:
         low, high = line.mean - line.deviation, line.mean + line.deviation
         axes.fill_between(line.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
@@ -76,7 +76,8 @@ def heat_map(
             if np.isfinite(value):
                 colour = ON_DARK if luminance(RAMP(norm(value))) < 0.5 else ON_LIGHT
                 text = f"{value + 0.0:.{decimals}f}"
-                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=size, color=colour)
+                cell = axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=size, color=colour)
+                cell.set_in_layout(False)  # it lies inside the axes: measuring it would only cost time
     else:
         axes.imshow(
             np.ma.masked_invalid(values), cmap=RAMP, norm=norm, extent=(0, columns, rows, 0), interpolation="nearest"

@@ -67,8 +67,7 @@ def class_similarity(study: Study) -> Figure | None:
         "Similarity between classes",
         "Mean cosine similarity between the test images of two classes, classes in the order of the tasks, from "
         f"{low:.2f} (light) to {high:.2f} (dark): a dark block off the diagonal is a group that the encoder does "
-        "not tell apart"
-        + (", and dashed lines mark where the environment changes." if marks else "."),
+        "not tell apart" + (", and dashed lines mark where the environment changes." if marks else "."),
         [Panel(lambda axes, label=label: draw(axes, label), 3.4, 3.55) for label in found],
         "final model, test images",
         tuple(item.number for item in items),
@@ -94,6 +93,8 @@ def distributions(study: Study) -> Figure | None:
 
     def draw(axes: Axes, label: str, place: str, made: tuple[np.ndarray, np.ndarray, np.ndarray, float]) -> None:
         grid, same, different, shared = made
+        shown = (grid >= low) & (grid <= high)
+        grid, same, different = (values[shown][::2] for values in (grid, same, different))
         for density, style in ((same, SAME), (different, DIFFERENT)):
             axes.fill_between(grid, density, color=style.colour, alpha=0.18, linewidth=0)
             axes.plot(grid, density, linewidth=1.2, **style.line)
@@ -138,7 +139,7 @@ def feature_maps(study: Study) -> Figure | None:
     times = sorted({0, count // 2 - 1, count - 1}) if count > 2 else list(range(count))
     panels = []
     used: list[Material] = []
-    for label in chosen_labels(study, 4):
+    for label in sorted(chosen_labels(study, 4), key=lambda label: label not in study.continual):
         item = study.by_label[label][0]
         moments = times if item.run.continual else [0]
         for moment in moments:
@@ -178,15 +179,13 @@ def _map_panel(arrays: dict[str, np.ndarray], title: str, count: int) -> Panel:
 def class_maps(study: Study) -> Figure | None:
     """The classes of the first and of the last task on the same maps, final models."""
     count = len(study.task_names)
-    panels, used = [], []
-    for label in chosen_labels(study, 3):
-        item = study.by_label[label][0]
-        arrays = item.arrays()
-        if "projection.points" not in arrays or "label" not in arrays:
-            continue
-        for task in (0, count - 1):
-            panels.append(_class_panel(arrays, task, f"{label}, classes of task {task + 1}"))
-        used.append(item)
+    used = [study.by_label[label][0] for label in chosen_labels(study, 3)]
+    found = [(item, arrays) for item in used if "projection.points" in (arrays := item.arrays()) and "label" in arrays]
+    panels = [
+        _class_panel(arrays, task, f"{item.label}, classes of task {task + 1}")
+        for task in (0, count - 1)
+        for item, arrays in found
+    ]
     if not panels:
         return None
     return Figure(
@@ -198,7 +197,7 @@ def class_maps(study: Study) -> Figure | None:
         "principal axes of the training features, final model",
         tuple(item.number for item in used),
         f"seed {used[0].seed}",
-        columns=2,
+        columns=len(found),
     )
 
 

@@ -154,7 +154,7 @@ def neighbours(study: Study, source: Source) -> Figure | None:
         for name, which in (("right after its task", first), ("after the last task", last)):
             rows = [_neighbour_row(benchmark, queries[index], which[index], query_label[index]) for index in chosen]
             about = "; ".join(f"{int((bank_label[which[i]] == query_label[i]).sum())} of 5 right" for i in chosen)
-            panels.append(Picture(tiles(rows), f"{label}, {name}", scale_for(rows[0].shape[1], 44), about))
+            panels.append(Picture(tiles(rows), f"{label}, {name}", scale_for(rows[0].shape[1], 64), about))
     if not chosen:
         return None
     return Figure(

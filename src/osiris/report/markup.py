@@ -9,25 +9,9 @@ from collections.abc import Sequence
 
 from osiris.report import svg
 from osiris.report.figure import Drawn, Rendered, data_uri
+from osiris.report.legend import swatch_parts
 from osiris.report.style import Style
 from osiris.report.tables import Number, Table
-
-MARKERS = {
-    "o": '<circle cx="15" cy="6" r="3.2"/>',
-    ".": '<circle cx="15" cy="6" r="2"/>',
-    "s": '<path d="M12 3h6v6h-6z"/>',
-    "D": '<path d="M15 2l4 4-4 4-4-4z"/>',
-    "d": '<path d="M15 1.6l2.8 4.4-2.8 4.4-2.8-4.4z"/>',
-    "^": '<path d="M15 2.2l3.6 6.6h-7.2z"/>',
-    "v": '<path d="M15 9.8l3.6-6.6h-7.2z"/>',
-    "<": '<path d="M11.2 6l6.6-3.6v7.2z"/>',
-    ">": '<path d="M18.8 6l-6.6-3.6v7.2z"/>',
-    "P": '<path d="M13.7 2.4h2.6v2.3h2.3v2.6h-2.3v2.3h-2.6V7.3h-2.3V4.7h2.3z"/>',
-    "X": '<path d="M12 3.6l1.5-1.5L15 4l1.5-1.9L18 3.6 16.2 6l1.8 2.4-1.5 1.5L15 8l-1.5 1.9L12 8.4 13.8 6z"/>',
-    "p": '<path d="M15 2.2l3.8 2.8-1.5 4.5h-4.6l-1.5-4.5z"/>',
-    "h": '<path d="M15 2.2l3.3 1.9v3.8l-3.3 1.9-3.3-1.9V4.1z"/>',
-    "*": '<path d="M15 1.8l1.2 3 3.1.2-2.4 2 .8 3.1-2.7-1.7-2.7 1.7.8-3.1-2.4-2 3.1-.2z"/>',
-}
 
 
 def figure(drawn: Drawn, run_links: str) -> str:
@@ -35,31 +19,32 @@ def figure(drawn: Drawn, run_links: str) -> str:
     about = drawn.figure
     kind = "wide" if about.wide else "pictures" if drawn.panels and drawn.panels[0].pixels else "panels"
     panels = "".join(_panel(item, f"{about.name}-{number}", about.title) for number, item in enumerate(drawn.panels))
-    columns = max(1, min(about.columns, len(drawn.panels)))
     basis = " · ".join(part for part in (html.escape(about.basis), run_links) if part)
     note = f'<span class="note">{html.escape(about.note)}</span>' if about.note else ""
     return (
         f'<figure id="{about.name}"><h3>{html.escape(about.title)}</h3>'
         f'<p class="see">{html.escape(about.see)}</p>{legend(about.legend, about.markers)}'
-        f'<div class="{kind}" style="--panel:{_panel_width(drawn)}px;--columns:{columns}">{panels}</div>'
+        f'<div class="{kind}" style="{_measures(drawn)}">{panels}</div>'
         f"<figcaption>{basis}{note}</figcaption></figure>"
     )
 
 
-def _panel_width(drawn: Drawn) -> int:
+def _measures(drawn: Drawn) -> str:
+    """For the style sheet: the panels' own width, the least that still reads well, and the most columns. Small panels
+    may shrink further: two of them stand side by side on a phone."""
     widths = [item.pixels[0] if item.pixels else svg.size(item.markup)[0] * 96 / 72 for item in drawn.panels]
-    return round(max(widths, default=320))
+    width = round(max(widths, default=320))
+    least = round(width * (0.6 if width < 260 else 0.8))
+    return f"--panel:{width}px;--least:{least}px;--columns:{max(1, min(drawn.figure.columns, len(drawn.panels)))}"
 
 
 def _panel(item: Rendered, identifier: str, title: str) -> str:
     if item.pixels is not None:
         width, height = item.pixels
-        source = re.search(r'xlink:href="(data:[^"]+)"', item.markup)
-        assert source is not None
         caption = f"<span>{html.escape(item.caption)}</span>" if item.caption else ""
         return (
-            f'<div class="picture">{caption}<img src="{source[1]}" width="{width}" height="{height}" '
-            f'alt="{html.escape(item.about)}"></div>'
+            f'<div class="picture">{caption}<img src="{data_uri(item.image, "WEBP")}" '
+            f'width="{width}" height="{height}" alt="{html.escape(item.about)}"></div>'
         )
     width = svg.size(item.markup)[0] * 96 / 72
     inner = svg.labelled(svg.themed(item.markup), identifier, title, item.about)
@@ -75,16 +60,10 @@ def legend(entries: Sequence[tuple[str, Style]], markers: bool = True) -> str:
 
 
 def swatch(style: Style, markers: bool = True) -> str:
-    """A stretch of the line as it is drawn."""
-    dash = (
-        "" if isinstance(style.dash, str) else ' stroke-dasharray="' + " ".join(f"{x:g}" for x in style.dash[1]) + '"'
-    )
-    colour = f"var({svg.variable(style.colour)})"
-    marker = f'<g fill="{colour}" stroke="none">{MARKERS.get(style.marker, MARKERS["o"])}</g>' if markers else ""
-    return (
-        f'<svg class="swatch" viewBox="0 0 30 12" width="30" height="12" aria-hidden="true">'
-        f'<path d="M1 6h28" stroke="{colour}" stroke-width="2" fill="none"{dash}/>{marker}</svg>'
-    )
+    """A stretch of the line as it is drawn, in the colours of the theme."""
+    shown = style if markers else style.plain
+    inner = swatch_parts(shown, f"var({svg.variable(style.colour)})")
+    return f'<svg class="swatch" viewBox="0 0 30 12" width="30" height="12" aria-hidden="true">{inner}</svg>'
 
 
 def table(content: Table, name: str) -> str:
@@ -102,10 +81,11 @@ def table(content: Table, name: str) -> str:
     notes = (["<b>best</b> and <u>second best</u> of a column, as printed"] if marked else []) + [
         html.escape(note) for note in content.notes
     ]
-    caption = f"<caption>{html.escape(content.title)}</caption>"
     foot = f'<p class="notes">{"; ".join(notes)}.</p>' if notes else ""
     return (
-        f'<div class="table" id="{name}"><div class="scroll" tabindex="0"><table>{caption}'
+        f'<div class="table" id="{name}"><h3 id="{name}-title">{html.escape(content.title)}</h3>'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-title">'
+        f'<table aria-labelledby="{name}-title">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{foot}{_downloads(content, name)}</div>"
     )
 
@@ -142,6 +122,3 @@ def _cell(cell: str | Number, at: int, content: Table) -> str:
     spread = f'<span class="pm"> ± {cell.spread}</span>' if cell.spread else ""
     printed = cell.printed.replace("-", "−") if cell.mean is not None else "–"
     return f'<td class="n">{around[0]}{printed}{around[1]}{spread}</td>'
-
-
-__all__ = ["data_uri", "figure", "legend", "swatch", "table"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
 import osiris
 from osiris.console import progress
 from osiris.errors import UserError
-from osiris.evaluation.runs import Run, load_runs
+from osiris.evaluation.runs import load_runs
 from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
 from osiris.report import markup, svg
@@ -32,7 +33,27 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
         raise UserError("none of these runs has finished; a report needs at least one.")
     found = studies(runs)
     _prepare(out)
-    book = Book(out, slow)
+    with _one_thread():
+        chapters = _chapters(found, Book(out, slow))
+    page = out / "report.html"
+    write_text(page, _page(title or _title(found), found, chapters))
+    return page
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small tensors: threads that wait for each other would cost more than they bring."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _chapters(found: Sequence[Study], book: Book) -> list[Chapter]:
     chapters = []
     total = sum(STEPS for _ in found) + 1
     with progress("report", total) as ticker:
@@ -42,9 +63,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
         closing = [*claims_section(book, found), made_section(book, found)]
         chapters.append(Chapter("about", "", closing))
         ticker.advance()
-    page = out / "report.html"
-    write_text(page, _page(title or _title(found), found, chapters))
-    return page
+    return chapters
 
 
 STEPS = 8
@@ -137,6 +156,3 @@ def _card(name: str, style, values: list[float]) -> dict[str, str]:
     spread = deviation(values)
     shown = "" if spread is None else f"{spread:.1f}"
     return {"name": name, "swatch": markup.swatch(style), "value": f"{mean(values):.1f}", "spread": shown}
-
-
-__all__ = ["Run", "make_report"]

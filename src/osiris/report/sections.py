@@ -33,7 +33,7 @@ def study_sections(book: Book, study: Study, ticker: Ticker) -> list[Section]:
 
 
 def _section(study: Study, name: str, title: str, short: str, intro: str, blocks: list[str]) -> list[Section]:
-    return [Section(f"{study.identifier}-{name}", title, short, intro, blocks)] if blocks else []
+    return [Section(f"section-{study.identifier}-{name}", title, short, intro, blocks)] if blocks else []
 
 
 def results(book: Book, study: Study, source: Source) -> list[Section]:

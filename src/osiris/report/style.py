@@ -7,7 +7,7 @@ both themes of the page keep a contrast of at least 3 to 1. Dashes and markers t
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Dash = str | tuple[int, tuple[float, ...]]
@@ -22,6 +22,11 @@ class Style:
     dark: str
     dash: Dash = "-"
     marker: str = "o"
+
+    @property
+    def plain(self) -> Style:
+        """Without its marker."""
+        return replace(self, marker="")
 
     @property
     def line(self) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def tidy(text: str, prefix: str) -> str:
     text = _ROOT.sub(root, text, count=1)
     text = _PATH.sub(lambda m: m[1] + _NUMBER.sub(_short, m[2]) + m[3], text)
     text = _FONT.sub(_font, text)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
+    text = re.sub(r' \bid="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r'(xlink:href="|href="|url\()#', rf"\1#{prefix}-", text)
     return re.sub(r"\n\s*", "\n", text).strip()
 
@@ -70,6 +71,10 @@ def size(text: str) -> tuple[float, float]:
     assert view is not None
     _, _, width, height = (float(part) for part in view[1].split())
     return width, height
+
+
+def escape(text: str) -> str:
+    return html.escape(text, quote=False)
 
 
 def labelled(text: str, identifier: str, title: str, description: str) -> str:

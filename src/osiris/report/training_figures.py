@@ -33,7 +33,7 @@ def series(items: list[Material], protocol: str, what: Series) -> Curve:
 def overview(study: Study) -> Figure:
     """A of every method as points: one per seed, and the mean."""
     panels = [
-        Panel(lambda axes, name=name: _ranking(axes, study, name), 4.4, 0.75 + 0.27 * (len(study.by_label) + 1))
+        Panel(lambda axes, name=name: _ranking(axes, study, name), 4.1, 0.75 + 0.27 * (len(study.by_label) + 1))
         for name in study.protocols
     ]
     return Figure(
@@ -99,7 +99,7 @@ def accuracy_through_training(study: Study) -> Figure:
         if study.environments
         else "A curve that keeps rising gains more from new tasks than it loses on old ones; level lines are methods "
         "that do not learn task by task.",
-        [Panel(lambda axes, name=name: draw(axes, name), 5.2, 2.9) for name in study.protocols],
+        [Panel(lambda axes, name=name: draw(axes, name), 4.4, 2.7) for name in study.protocols],
         " and ".join(f"{name} KNN" for name in study.protocols),
         study.numbers,
         seeds_of(study.main),

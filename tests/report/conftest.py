@@ -1,0 +1,53 @@
+"""Runs that reports are made of: trained once for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from report_runs import copy_as, tiny_config
+
+
+@pytest.fixture(scope="session")
+def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """ft and osiris-d, really trained on a handful of tinyworld's images."""
+    from osiris.training.loop import train
+
+    root = tmp_path_factory.mktemp("real")
+    before = os.environ.get("OSIRIS_CACHE")
+    os.environ["OSIRIS_CACHE"] = str(root / "cache")
+    try:
+        found = {}
+        for method in ("ft", "osiris-d"):
+            found[method] = root / f"{method}-0"
+            train(tiny_config(method), found[method], quiet=True)
+        yield found
+    finally:
+        os.environ.pop("OSIRIS_CACHE")
+        if before is not None:
+            os.environ["OSIRIS_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def many_runs(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Seven methods and an ablation with two seeds each, and ft with BatchNorm."""
+    folder = tmp_path_factory.mktemp("many")
+    names = ("ft", "er", "lump", "cassle", "osiris-r", "osiris-d", "osiris-d/no-cross", "offline")
+    runs = [copy_as(real_runs["osiris-d"], folder, name, seed) for name in names for seed in (0, 1)]
+    return runs + [copy_as(real_runs["osiris-d"], folder, "ft", seed, "bn") for seed in (0, 1)]
+
+
+@pytest.fixture(scope="session")
+def demo_report(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from osiris.report.page import make_report
+
+    return make_report(list(real_runs.values()), tmp_path_factory.mktemp("demo") / "report", "A <demo> & more")
+
+
+@pytest.fixture(scope="session")
+def full_report(many_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from osiris.report.page import make_report
+
+    return make_report(many_runs, tmp_path_factory.mktemp("full") / "report")

@@ -1,0 +1,213 @@
+"""The page as a whole: complete, well-formed, self-contained, and made from run directories alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from osiris.cli import main
+from osiris.errors import UserError
+from osiris.report.page import make_report
+
+VOID = {"meta", "img", "br", "path", "circle", "rect", "use", "image", "link", "input", "hr"}
+
+
+class Checker(HTMLParser):
+    """Counts open elements, ids, and what the page refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[tuple[str, str]] = []
+        self.images_without_words = 0
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        values = {name: value or "" for name, value in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in values:
+            self.ids.append(values["id"])
+        for name in ("src", "href", "xlink:href", "action", "srcset", "poster", "data"):
+            if name in values:
+                self.references.append((tag, values[name]))
+        if tag == "img" and not values.get("alt"):
+            self.images_without_words += 1
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+            self.open.pop()
+
+
+def checked(page: Path) -> Checker:
+    checker = Checker()
+    checker.feed(page.read_text())
+    checker.close()
+    return checker
+
+
+@pytest.mark.parametrize("which", ["demo_report", "full_report"])
+def test_the_page_is_well_formed_and_refers_to_nothing_outside(which: str, request: pytest.FixtureRequest):
+    page: Path = request.getfixturevalue(which)
+    found = checked(page)
+    assert found.open == [] and len(found.ids) == len(set(found.ids))
+    for tag, target in found.references:
+        assert target.startswith(("#", "data:")), (tag, target[:80])
+        if target.startswith("#") and tag == "a":
+            assert target[1:] in found.ids, f"{target} leads nowhere"
+    text = page.read_text()
+    assert "@import" not in text and not re.search(r"url\((?!#|['\"]?data:)", text)
+    assert found.images_without_words == 0
+    assert not found.tags & {"script", "iframe", "object", "embed", "link"}
+
+
+def test_the_demo_has_what_a_demo_must_show(demo_report: Path):
+    text = demo_report.read_text()
+    names = {path.stem for path in (demo_report.parent / "figures").glob("*.svg")}
+    for name in ("overview", "accuracy", "trade-off", "losses", "tasks", "images", "views", "similarity", "maps"):
+        assert f"tinyworld-{name}" in names and f'id="tinyworld-{name}"' in text, name
+    assert {"tinyworld-matrices-class-agnostic", "tinyworld-matrices-task-aware"} <= names
+    assert "untrained encoder" in text and "A &lt;demo&gt; &amp; more" in text
+    assert "not enough runs" in text, "one seed decides no claim"
+
+
+def test_every_figure_says_what_to_see_its_protocol_seeds_and_commands(full_report: Path):
+    text = full_report.read_text()
+    figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
+    assert len(figures) > 15
+    for figure in figures:
+        title = re.findall(r"<h3>(.*?)</h3>", figure)
+        assert len(title) == 1
+        see = re.findall(r'<p class="see">(.*?)</p>', figure)[0]
+        assert see.endswith(".") and len(see) > 40, title
+        caption = re.findall(r"<figcaption>(.*?)</figcaption>", figure, re.DOTALL)[0]
+        assert re.search(r'made by commands? <a href="#run-\d+">', caption), title
+    measured = [figure for figure in figures if "KNN" in figure]
+    assert all(re.search(r"(seed \d|\d seeds)", figure) for figure in measured)
+
+
+def test_the_full_page_has_every_section(full_report: Path):
+    text = full_report.read_text()
+    for name in ("results", "training", "tasks", "components", "memory", "geometry", "costs", "data"):
+        assert f'<section id="section-tinyworld-{name}">' in text, name
+    for name in ("norms", "overfitting", "storage", "distributions", "forgetting", "memory", "health", "neighbours"):
+        assert (full_report.parent / "figures" / f"tinyworld-{name}.png").exists(), name
+    for name in ("ablation-class-agnostic", "ablation-task-aware", "environments", "cost", "storage-table"):
+        assert (full_report.parent / "tables" / f"tinyworld-{name}.tex").exists(), name
+
+
+def test_files_of_figures_and_tables_are_whole(full_report: Path):
+    folder = full_report.parent
+    vectors, pixels = sorted((folder / "figures").glob("*.svg")), sorted((folder / "figures").glob("*.png"))
+    assert [path.stem for path in vectors] == [path.stem for path in pixels] and len(vectors) > 15
+    from xml.etree import ElementTree
+
+    for path in vectors:
+        root = ElementTree.parse(path).getroot()
+        assert root.tag.endswith("svg") and root.find("{http://www.w3.org/2000/svg}title") is not None
+        assert "var(--" not in path.read_text(), "files have real colours"
+    for path in pixels:
+        with Image.open(path) as image:
+            assert min(image.size) > 100 and len(image.convert("RGB").getcolors(1 << 24) or []) > 3, path.name
+    tables = {path.stem for path in (folder / "tables").iterdir()}
+    for name in tables:
+        assert {path.suffix for path in (folder / "tables").glob(f"{name}.*")} == {".csv", ".md", ".tex"}
+        with (folder / "tables" / f"{name}.csv").open() as file:
+            rows = list(csv.reader(file))
+        assert len(rows) > 1 and all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_claims_are_judged_with_numbers(full_report: Path):
+    rows = {row["claim"]: row for row in csv.DictReader((full_report.parent / "tables" / "claims.csv").open())}
+    assert len(rows) > 40
+    assert rows["best-accuracy"]["verdict"].startswith("holds") and "osiris-d" in rows["best-accuracy"]["numbers"]
+    assert rows["replay-gains"]["verdict"].startswith("does not hold"), "the copies give osiris-d the higher K"
+    assert rows["lump-alpha"]["verdict"] == "not enough runs"
+    assert rows["above-offline"]["published tables"] == "holds on structured-tiny-imagenet"
+
+
+def test_the_best_method_is_marked(full_report: Path):
+    rows = list(csv.DictReader((full_report.parent / "tables" / "tinyworld-class-agnostic.csv").open()))
+    assert rows[0]["method"] == "untrained encoder" and rows[1]["method"] == "ft"
+    assert [row["method"] for row in rows if row["A mark"] == "best"] == ["osiris-d"]
+    assert [row["method"] for row in rows if row["A mark"] == "second"] == ["osiris-r"]
+    assert rows[-1]["method"] == "offline", "references come last"
+    assert "(BatchNorm)" not in str(rows) and len([row for row in rows if row["method"] == "ft"]) == 1
+
+
+def test_the_same_runs_give_the_same_page(real_runs: dict[str, Path], demo_report: Path, tmp_path: Path):
+    again = make_report(list(real_runs.values()), tmp_path / "report", "A <demo> & more")
+    assert again.read_text() == demo_report.read_text()
+
+
+def test_runs_alone_are_enough(real_runs: dict[str, Path], tmp_path: Path):
+    """Without config, log, checkpoints and arrays there is less to show, and the page says so."""
+    for name, path in real_runs.items():
+        (tmp_path / name).mkdir()
+        shutil.copy(path / "metrics.json", tmp_path / name)
+    page = make_report([tmp_path / "ft", tmp_path / "osiris-d"], tmp_path / "report")
+    text = page.read_text()
+    assert "config.json was not copied along" in text and 'id="tinyworld-accuracy"' in text
+    assert 'id="tinyworld-losses"' not in text and checked(page).open == []
+
+
+def test_other_data_leaves_the_images_out(real_runs: dict[str, Path], tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(real_runs["ft"], run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["fingerprint"]["split"] = "another version"
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    text = make_report([run], tmp_path / "report").read_text()
+    assert "is not the one of the runs" in text and 'id="tinyworld-images"' not in text
+
+
+def test_two_benchmarks_make_two_chapters(real_runs: dict[str, Path], tmp_path: Path):
+    run = tmp_path / "other"
+    shutil.copytree(real_runs["ft"], run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["benchmark"] = metrics["fingerprint"]["benchmark"] = "split-cifar100-20"
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    page = make_report([real_runs["osiris-d"], run], tmp_path / "report")
+    text = page.read_text()
+    assert 'id="section-tinyworld-results"' in text and 'id="section-split-cifar100-20-results"' in text
+    assert '<th scope="row" class="sub">paper</th>' in text, "published numbers stand beside ours"
+    assert checked(page).open == []
+
+
+def test_the_command_line(real_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["report", str(real_runs["ft"]), "--out", str(tmp_path / "page")]) == 0
+    assert (tmp_path / "page" / "report.html").exists() and "report.html" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert main(["report", "--out", str(tmp_path)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_bad_places_are_refused(real_runs: dict[str, Path], tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file"):
+        make_report([real_runs["ft"]], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_other_files_in_the_folder_survive(real_runs: dict[str, Path], tmp_path: Path):
+    (tmp_path / "report" / "figures").mkdir(parents=True)
+    (tmp_path / "report" / "figures" / "old.svg").write_text("old")
+    (tmp_path / "report" / "notes.txt").write_text("mine")
+    make_report([real_runs["ft"]], tmp_path / "report")
+    assert (tmp_path / "report" / "notes.txt").exists()
+    assert not (tmp_path / "report" / "figures" / "old.svg").exists()

@@ -1,0 +1,71 @@
+"""One look per method: distinct, with enough contrast on both grounds, and the same everywhere."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from osiris.methods import ZOO
+from osiris.report import svg
+from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of, swaps
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("style", [*METHODS.values(), *ROLES.values(), *SPARE], ids=lambda style: style.colour)
+def test_colours_can_be_seen_on_both_grounds(style):
+    least = 2.9
+    assert contrast(style.colour, GROUND) >= least
+    assert contrast(style.dark, THEME[GROUND]) >= least
+
+
+def test_every_method_of_the_zoo_has_its_own_look():
+    assert set(ZOO) <= set(METHODS)
+    looks = [(style.dash, style.marker) for style in METHODS.values()]
+    colours = [style.colour for style in METHODS.values()]
+    assert len(set(colours)) == len(colours)
+    zoo = [(METHODS[name].dash, METHODS[name].marker) for name in ZOO]
+    assert len(set(zoo)) == len(zoo) and len(looks) == len(METHODS), "told apart without colour"
+
+
+def test_variants_and_strangers_keep_a_look_of_their_own():
+    assert style_of("osiris-d (BatchNorm)") is METHODS["osiris-d"]
+    assert style_of("osiris-d (epochs=48)") in SPARE
+    assert style_of("my-method") is style_of("my-method")
+    assert role_style("past.distil") is ROLES["past"]
+
+
+def test_methods_come_in_the_order_of_the_zoo():
+    names = ["offline", "my-method", "osiris-d", "ft", "osiris-d/no-cross"]
+    assert sorted(names, key=order_of) == ["ft", "osiris-d", "offline", "osiris-d/no-cross", "my-method"]
+
+
+def test_a_colour_has_one_dark_variant():
+    pairs = [(style.colour, style.dark) for style in (*METHODS.values(), *ROLES.values(), *SPARE)]
+    for (light, dark), (other_light, other_dark) in itertools.combinations(pairs, 2):
+        assert light != other_light or dark == other_dark
+    assert swaps()[METHODS["ft"].colour] == METHODS["ft"].dark
+
+
+def test_themed_svg_uses_variables_and_keeps_ids_apart():
+    text = (
+        '<?xml version="1.0"?><svg width="1pt" viewBox="0 0 10 10" xmlns="http://www.w3.org/2000/svg">'
+        "<metadata>x</metadata><defs><style>*{a:b}</style></defs>"
+        f'<path id="a" d="M 1.23456 2.5" style="stroke: {METHODS["ft"].colour}"/><use xlink:href="#a"/>'
+        "<text style=\"font: bold 9px 'DejaVu Sans'\">x</text></svg>"
+    )
+    tidy = svg.tidy(text, "one")
+    assert 'id="one-a"' in tidy and 'xlink:href="#one-a"' in tidy and "1.23 2.5" in tidy
+    assert "metadata" not in tidy and "<style" not in tidy and "DejaVu Sans'\"" not in tidy
+    assert f"var({svg.variable(METHODS['ft'].colour)})" in svg.themed(tidy)
+    assert svg.size(tidy) == (10, 10) and "font-weight: 600" in tidy
