@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +65,10 @@ def test_a_folder_cut_by_class_in_random_order(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_arrays(tmp_path: Path, labelled: bool) -> None:
     images = np.stack([np.asarray(picture(number)) for number in range(40)])
-    fields = {"images": images, "episodes": np.arange(40) // 20}
-    np.savez(tmp_path / "own.npz", **fields, **({"labels": np.arange(40) % 2} if labelled else {}))
+    fields: dict[str, Any] = {"images": images, "episodes": np.arange(40) // 20}
+    if labelled:
+        fields["labels"] = np.arange(40) % 2
+    np.savez(tmp_path / "own.npz", **fields)
     assert train(f"arrays:{tmp_path / 'own.npz'}", tmp_path / "run")["labelled"] is labelled
 
 

@@ -104,8 +104,8 @@ def overfitting(study: Study, measured: dict[int, list[tuple[float, dict[str, fl
     return Figure(
         f"{study.identifier}-overfitting",
         "Overfitting to the memory",
-        "(L_all - L_mem) / L_all, the contrastive loss on all past data against that on the memory, without the current "
-        "task: near zero the memory stands for the past, well above it the encoder knows the memory too well.",
+        "(L_all - L_mem) / L_all, the contrastive loss on all past data against that on the memory, without the "
+        "current task: near zero the memory stands for the past, well above it the encoder knows the memory too well.",
         [Panel(lambda axes, second=second: draw(axes, second), 4.3, 2.7) for second in (False, True)],
         "contrastive loss on equal numbers of images",
         tuple(item.number for item in items),
