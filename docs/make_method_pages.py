@@ -26,7 +26,7 @@ from osiris.methods import READINGS, ZOO, find_method
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report import method_picture
 from osiris.report.comparison import ablation_table
-from osiris.report.framework_tables import cost_table, methods_table
+from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
 FOLDER = Path(__file__).parent / "methods"
 RESULTS = Path(__file__).parent / "results" / "tinyworld.md"
@@ -124,7 +124,8 @@ def _value(summary: published.Summary | None) -> str:
 
 def table(kind: str) -> str:
     rows = [method_facts(name) for name in ZOO]
-    return (methods_table(rows, ABOUT) if kind == "methods" else cost_table(rows)).markdown().strip()
+    tables = {"methods": methods_table(rows), "storage": storage_table(rows, ABOUT), "cost": cost_table(rows)}
+    return tables[kind].markdown().strip()
 
 
 def ablation(protocol: str) -> str:

@@ -66,8 +66,8 @@ def run(args: Args) -> int:
 
 def _methods(args: Args) -> list:
     from osiris.analysis.framework import all_facts
-    from osiris.report.framework_tables import cost_table, methods_table
+    from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
     about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"
-    return [methods_table(rows, about), *([cost_table(rows)] if args.cost else [])]
+    return [methods_table(rows), storage_table(rows, about), *([cost_table(rows)] if args.cost else [])]

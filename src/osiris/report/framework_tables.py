@@ -24,8 +24,8 @@ def _mark(value: bool) -> str:
     return "✓" if value else "-"
 
 
-def methods_table(rows: Sequence[Facts], about: str) -> Table:
-    """Table 1: the paper's tick, then the measured one, then which networks each loss reaches, then what is stored."""
+def methods_table(rows: Sequence[Facts]) -> Table:
+    """Table 1: the paper's tick, then the measured one, then which networks each loss reaches."""
     notes, body = [], []
     for row in rows:
         ticks = []
@@ -36,23 +36,39 @@ def methods_table(rows: Sequence[Facts], about: str) -> Table:
                 notes.append(WHY.get((row.name, column), f"{row.name}: {column} differs from the paper"))
                 mark += f" [{len(notes)}]"
             ticks.append(mark)
-        reach = [" ".join(_reached(row, role)) or "-" for role in ROLES]
-        storage = [Number(bytes_ / MEGABYTE) for bytes_ in (row.storage.paper, row.storage.stored)]
-        body.append((row.name, row.kind, *ticks, *reach, row.stores, *storage))
-    columns = ("method", "kind", "isolated", "L_cross", "L_past", "current →", "cross →", "past →", "stores")
+        body.append((row.name, *ticks, *(" ".join(_reached(row, role)) or "-" for role in ROLES)))
     explained = (
-        "isolated, L_cross, L_past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
-        "isolated: a projector of L_current learns from X alone; L_cross: X and Y meet in one loss; "
-        "L_past: f learns from the memory or the past",
-        "→: the networks that get gradient from the loss; er+, er++ and lump have all three losses in one",
-        "also er+/plus-replay and er+/plus-current, and after osiris-r or osiris-d /shared-space, /no-cross, /no-past",
-        f"MB beyond f and g, {about}: each parameter and pixel channel as 64 bits (paper), as really stored (stored)",
+        "isolated, cross, past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
+        "isolated: a projector of L_current learns from X alone",
+        "cross: X and Y meet in one loss; past: f learns from the memory or the past",
+        "→: the networks that get gradient from a loss; er+, er++ and lump have all three in one",
+        "also er+/plus-replay, er+/plus-current, and osiris-r or osiris-d with /shared-space, /no-cross, /no-past",
     )
     return Table(
-        title="Methods (Table 1 of the paper, and what was measured)",
-        columns=(*(Column(name) for name in columns), Column("MB paper"), Column("MB stored")),
+        title="Methods: Table 1 of the paper, and what was measured",
+        columns=tuple(
+            Column(name) for name in ("method", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
+        ),
         rows=tuple(body),
         notes=(*(f"[{number}] {note}" for number, note in enumerate(notes, start=1)), *explained),
+        rules=_rules(rows),
+    )
+
+
+def storage_table(rows: Sequence[Facts], about: str) -> Table:
+    """Replay or distillation, what is kept, and how much that is."""
+    body = []
+    for row in rows:
+        sizes = [Number(count / MEGABYTE) for count in (row.storage.paper, row.storage.stored)]
+        body.append((row.name, row.kind, row.stores, *sizes))
+    return Table(
+        title=f"What methods keep beyond f and g ({about})",
+        columns=tuple(Column(name) for name in ("method", "kind", "stores", "MB, paper", "MB, stored")),
+        rows=tuple(body),
+        notes=(
+            "paper: each extra parameter and each pixel channel of the memory as a 64-bit value (Fig. 6)",
+            "stored: as it lies in a checkpoint, without the optimiser's momentum of extra trained networks",
+        ),
         rules=_rules(rows),
     )
 
@@ -95,47 +111,58 @@ def _source(name: str) -> str:
 
 
 def presets_table(configs: dict[str, Config]) -> Table:
-    """What each preset sets, for one benchmark."""
-    names = "preset encoder projector epochs batch memory rate decay images k τ"
-    body = [(name, *_preset(config)) for name, config in configs.items()]
+    """What each preset sets, for one benchmark; one column for each preset."""
+    settings = {name: _settings(config) for name, config in configs.items()}
+    first = next(iter(settings.values()))
     benchmark = next(iter(configs.values())).data.benchmark
     return Table(
         title=f"Presets, for {benchmark}",
-        columns=tuple(Column(name) for name in names.split()),
-        rows=tuple(body),
-        notes=(
-            "encoder: width, blocks per stage, stride of the stem, norm; projector: hidden, output",
-            "images: per class, train / bank / test; k: neighbours of the KNN; every value is a flag of osiris train",
-        ),
+        columns=tuple(Column(name) for name in ("setting", *configs)),
+        rows=tuple((setting, *(values[setting] for values in settings.values())) for setting in first),
+        notes=("every value is a flag of osiris train",),
     )
 
 
-def _preset(config: Config) -> tuple[str, ...]:
+def _settings(config: Config) -> dict[str, str]:
     encoder, learning, data = config.encoder, config.learning, config.data
-    blocks = "".join(str(count) for count in encoder.blocks)
     counts = (data.train_per_class, data.bank_per_class, data.test_per_class)
-    return (
-        f"{encoder.width} {blocks} /{encoder.stem_stride} {encoder.norm}",
-        f"{config.projector.projector_hidden} {config.projector.projector_output}",
-        str(learning.epochs),
-        str(learning.batch_size),
-        str(learning.memory_size),
-        f"{learning.learning_rate:g}",
-        f"{learning.weight_decay:g}",
-        "all" if counts == (None, None, None) else "/".join("all" if n is None else str(n) for n in counts),
-        str(config.evaluation.k),
-        f"{learning.tau:g}",
-    )
+    return {
+        "encoder width": str(encoder.width),
+        "blocks": " ".join(str(count) for count in encoder.blocks),
+        "stem stride": str(encoder.stem_stride),
+        "norm": encoder.norm,
+        "projector": f"{config.projector.projector_hidden}, {config.projector.projector_output}",
+        "epochs": str(learning.epochs),
+        "batch": str(learning.batch_size),
+        "memory": str(learning.memory_size),
+        "learning rate": f"{learning.learning_rate:g}",
+        "weight decay": f"{learning.weight_decay:g}",
+        "train per class": _count(counts[0]),
+        "bank per class": _count(counts[1]),
+        "test per class": _count(counts[2]),
+        "k of the KNN": str(config.evaluation.k),
+        "random encoders": str(config.evaluation.random_encoders),
+        "pocon interval": _count(config.method.pocon_interval, "a quarter"),
+    }
+
+
+def _count(value: int | None, absent: str = "all") -> str:
+    return absent if value is None else str(value)
 
 
 def benchmarks_table(rows: Sequence[dict[str, Any]]) -> Table:
     body = []
     for row in rows:
-        size = "-" if row["bytes"] is None else f"{row['bytes'] / MEGABYTE:.0f} MB"
-        images = f"{row['train_images']:,} + {row['test_images']:,}"
-        pixels = f"{row['image_size']}x{row['image_size']}"
-        body.append((row["name"], str(row["tasks"]), str(row["classes"]), images, pixels, row["present"], size))
-    names = ("benchmark", "tasks", "classes", "images (train + test)", "pixels", "here", "on disk")
+        here = str(row["present"]).partition(":")[0].removesuffix(" on the spot")
+        here += "" if row["bytes"] is None else f", {row['bytes'] / MEGABYTE:.0f} MB"
+        tasks = f"{row['tasks']} of {row['classes'] // row['tasks']}"
+        body.append(
+            (row["name"], tasks, f"{row['train_images']:,}", f"{row['test_images']:,}", str(row["image_size"]), here)
+        )
     described = tuple(f"{row['name']}: {row['about']}" for row in rows)
-    own = "also split-DATASET-N, folder:PATH, dataset:NAME and arrays:FILE.npz (osiris data --help)"
-    return Table("Benchmarks", tuple(Column(name) for name in names), tuple(body), (*described, own))
+    own = (
+        "tasks: how many, and of how many classes; px: side of the images; here: no means fetched when needed",
+        "also split-DATASET-N, folder:PATH, dataset:NAME and arrays:FILE.npz (osiris data --help)",
+    )
+    names = ("benchmark", "tasks", "train", "test", "px", "here")
+    return Table("Benchmarks", tuple(Column(name) for name in names), tuple(body), (*described, *own))
