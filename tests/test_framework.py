@@ -14,18 +14,18 @@ from osiris.composition import method_to_dict
 from osiris.methods import READINGS, ZOO, find_method
 from osiris.models import EncoderConfig, ProjectorConfig
 from osiris.representations import Passes
-from tiny import tiny_engine, train
+from tiny import PAPER, tiny_engine, train
 
-PAPER, PROJECTOR = EncoderConfig(), ProjectorConfig()
+RESNET, PROJECTOR = EncoderConfig(), ProjectorConfig()
 ENCODER, HEAD, PREDICTOR, ADAPTER = 11_168_832, 1_312_768, 526_464, 2_100_224
 """Parameters: ResNet-18; 512*2048 + 2048 + 2048*128; 2 * 128*2048 + 2048 + 128; 4 * 512*1024 + 2*1024 + 2*512."""
 PIXELS = 500 * 3 * 32 * 32
-NAMES = [*ZOO, *READINGS, "osiris-d/shared-space", "osiris-d/no-cross", "osiris-r/no-past"]
+NAMES = [*PAPER, *READINGS, "osiris-d/shared-space", "osiris-d/no-cross", "osiris-r/no-past"]
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Facts]:
-    return {row.name: row for row in all_facts(PAPER, PROJECTOR)}
+    return {row.name: row for row in all_facts(RESNET, PROJECTOR) if row.name in PAPER}
 
 
 def test_measured_ticks_differ_from_the_papers_where_the_sheet_says(rows: dict[str, Facts]) -> None:

@@ -22,6 +22,22 @@ from osiris.training.engine import Engine, StepResult
 from osiris.training.plan import Phase, phases
 
 ENCODER = EncoderConfig(width=4, blocks=(1, 1, 1, 1))
+PAPER = [
+    "ft",
+    "er",
+    "er+",
+    "er++",
+    "der",
+    "lump",
+    "osiris-r",
+    "ewc",
+    "cassle",
+    "pocon",
+    "osiris-d",
+    "offline",
+    "d1-only",
+]
+"""The methods of the paper. Tests that hold numbers name them; the others follow the zoo, also where it grows."""
 HEADS = ProjectorConfig(projector_hidden=16, projector_output=6)
 
 
