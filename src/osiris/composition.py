@@ -15,17 +15,21 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from osiris.errors import UserError, unknown
 from osiris.method_config import MethodConfig
 from osiris.methods import Method, find_method
-from osiris.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, Term
-from osiris.terms_distillation import Elastic, Expert, Predict, Snapshot
+from osiris.terms import Mixed, Term
 
-KINDS: dict[str, type[Term]] = {
-    term.kind: term for term in (Contrast, Negatives, Cross, Distil, Match, Mixed, Elastic, Predict, Expert, Snapshot)
-}
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
     "union": ("contrast", {"batch": "X+Y"}),
 }
 _TERM = re.compile(r"(?P<name>[a-z-]+)(:(?P<space>[a-z]+))?(\((?P<options>[^)]*)\))?")
+
+
+def kinds(base: type[Term] = Term) -> dict[str, type[Term]]:
+    """Every term there is by name, those of a user's own modules too: a new one needs no entry here."""
+    found = {base.kind: base} if base.kind else {}
+    for term in base.__subclasses__():
+        found |= kinds(term)
+    return found
 
 
 def resolve(config: MethodConfig) -> Method:
@@ -72,10 +76,11 @@ def _parse_term(text: str, space: str) -> Term:
     if matched is None:
         raise UserError(f"cannot read the term {text!r}; write NAME, NAME:SPACE or NAME(option=value).")
     name = matched["name"]
-    if name not in KINDS and name not in ALIASES:
-        raise unknown("term", name, [*KINDS, *ALIASES, "none"])
+    known = kinds()
+    if name not in known and name not in ALIASES:
+        raise unknown("term", name, [*known, *ALIASES, "none"])
     kind, options = ALIASES.get(name, (name, {}))
-    names = {field.name for field in fields(KINDS[kind])}
+    names = {field.name for field in fields(known[kind])}
     options = dict(options) | ({"space": matched["space"] or space} if "space" in names else {})
     if matched["space"] and "space" not in names:
         raise UserError(f"the term {name!r} acts on no space of its own; leave out ':{matched['space']}'.")
@@ -88,15 +93,15 @@ def _parse_term(text: str, space: str) -> Term:
 def term_from_dict(record: dict[str, Any]) -> Term:
     """The inverse of `term_to_dict`; values may still be text. Says which option or value is unknown."""
     record = dict(record)
-    kind = record.pop("kind")
-    if kind not in KINDS:
-        raise unknown("term", str(kind), KINDS)
-    hints = get_type_hints(KINDS[kind])
-    names = [field.name for field in fields(KINDS[kind])]
+    kind, known = record.pop("kind"), kinds()
+    if kind not in known:
+        raise unknown("term", str(kind), known)
+    hints = get_type_hints(known[kind])
+    names = [field.name for field in fields(known[kind])]
     for option in record:
         if option not in names:
             raise unknown(f"option of {kind}", option, names)
-    return KINDS[kind](**{option: _convert(kind, option, value, hints[option]) for option, value in record.items()})
+    return known[kind](**{option: _convert(kind, option, value, hints[option]) for option, value in record.items()})
 
 
 def _convert(kind: str, option: str, value: Any, hint: Any) -> Any:
