@@ -60,21 +60,26 @@ class Job:
                 self.evaluation = record
         return records
 
-    def check(self) -> None:
-        """After its end: say why it failed, in its own words."""
+    def failure(self) -> str | None:
+        """After its end: why it failed, in its own words."""
         assert self.process is not None
         errors = self.out.parent / f".{self.out.name}.stderr"
         code = self.process.returncode
-        if code == 75:
+        if code == 75:  # it was asked to stop, and so are we
             raise KeyboardInterrupt
         if code != 0:
             words = errors.read_text(errors="replace").strip().splitlines()
-            raise UserError(f"{self.title} failed (exit code {code}): {words[-1] if words else 'no message'}")
+            return f"{self.title} failed (exit code {code}): {words[-1] if words else 'no message'}"
         errors.unlink(missing_ok=True)
+        return None
 
 
 def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
-    """Run the jobs, at most `workers` at a time (default: one per core), with live progress. Ctrl-C stops them all."""
+    """Run the jobs, at most `workers` at a time (default: one per core), with live progress. Ctrl-C stops them all.
+
+    A job that fails does not stop the others; what failed is said at the end.
+    """
+    failures: list[str | None] = []
     workers = max(1, workers or os.cpu_count() or 1)
     waiting, running = [job for job in jobs if not job.finished], []
     view = _LiveJobs(jobs) if messages.is_terminal else _PlainJobs()
@@ -90,7 +95,7 @@ def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
                 if job.process.poll() is not None:
                     view.show(job, job.read_log())
                     running.remove(job)
-                    job.check()
+                    failures.append(job.failure())
     finally:
         view.close()
         for job in running:  # after an error or Ctrl-C: each saves its state and stops
@@ -99,6 +104,9 @@ def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
         for job in running:
             assert job.process is not None
             job.process.wait()
+    said = [text for text in failures if text]
+    if said:
+        raise UserError("\n".join(said))
 
 
 class _PlainJobs:

@@ -73,7 +73,7 @@ def smoke(benchmark: str) -> Config:
         data=config.data if own_data(benchmark) else limited,
         encoder=EncoderConfig(width=8, blocks=(1, 1, 1, 1), stem_stride=2),
         projector=ProjectorConfig(projector_hidden=32, projector_output=16),
-        learning=LearningConfig(epochs=2, batch_size=batch_size, memory_size=32, learning_rate=0.06),
+        learning=LearningConfig(epochs=2, batch_size=batch_size, memory_size=32),
         evaluation=ProtocolConfig(k=2, random_encoders=1),
         engine=EngineConfig(threads=1, log_every=1),
     )
