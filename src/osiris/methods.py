@@ -106,7 +106,7 @@ FT = Method(current=(Contrast("X", space="g"),), ticks=(True, False, False), gro
 OFFLINE = replace(FT, stream="joint", ticks=None)
 D1_ONLY = replace(FT, stream="first-task", ticks=None)
 
-REPLAY = replace(FT, group="replay")
+REPLAY = replace(FT, group="replay", ticks=None)
 ER = replace(REPLAY, ticks=(False, False, True)) | past(Contrast("Y", space="g"))
 ER_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Negatives(space="g"))
 ER_PLUS_REPLAY = ER_PLUS | past(Contrast("Y", space="g"))
@@ -115,7 +115,7 @@ ER_PLUS_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Contrast("X+
 DER = replace(REPLAY, ticks=(False, False, True)) | past(Match(space="g"))
 LUMP = replace(REPLAY, ticks=(False, True, True), replay=1.0) | current(Mixed(alpha=0.4, space="g"))
 
-DISTILLATION = replace(FT, group="distillation")
+DISTILLATION = replace(FT, group="distillation", ticks=None)
 EWC = replace(DISTILLATION, ticks=(False, False, True)) | past(Elastic(normaliser="sum"), weight=None)
 CASSLE = replace(DISTILLATION, ticks=(True, False, True)) | past(Predict())
 POCON = replace(DISTILLATION, ticks=(True, False, True)) | current(Expert()) | past(Snapshot())
