@@ -9,6 +9,8 @@ penalty that every process computes in full (ewc) is counted once, not W times.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -57,6 +59,9 @@ PATIENCE = timedelta(days=7)
 """One process may fetch data or ask the KNN for hours while the others wait. Who died is noticed by its closed
 connection, not by the clock."""
 
+JOINING = timedelta(minutes=30)
+"""Until when all processes must have started."""
+
 _control: Any = None
 """A process group on the CPU for decisions, so that they never make a GPU wait."""
 
@@ -68,12 +73,14 @@ def started() -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1 or world_size() > 1:
         yield
         return
+    store, number, count = next(dist.rendezvous("env://", timeout=JOINING))
+    place: dict[str, Any] = {"store": meet(store, number, count), "rank": number, "world_size": count}
     if torch.cuda.is_available():
         # Both back ends: which one carries a message depends on where its tensor lies (--device cpu works too).
-        dist.init_process_group("cpu:gloo,cuda:nccl")
+        dist.init_process_group("cpu:gloo,cuda:nccl", **place)
         _control = dist.new_group(backend="gloo", timeout=PATIENCE)
     else:
-        dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.init_process_group("gloo", timeout=PATIENCE, **place)
     clean = False
     try:
         yield
@@ -82,6 +89,32 @@ def started() -> Iterator[None]:
         _control = None
         if clean or not torch.cuda.is_available():  # after an error NCCL would wait for processes that are gone
             dist.destroy_process_group()
+
+
+def meet(store: dist.Store, number: int, count: int) -> dist.Store:
+    """A part of torchrun's store that belongs to this start alone.
+
+    The store survives an elastic restart with the addresses of the dead in it (pytorch issue 135712), and the number
+    of restarts is not the same on all machines. So every process takes a fresh name, the first one proposes the list
+    of names it sees, and once everybody has found its own name in one list, that list names the part.
+    """
+    own = uuid.uuid4().hex
+    store.set(f"osiris/name/{number}", own)
+    deadline = time.monotonic() + JOINING.total_seconds()
+
+    def read(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    while time.monotonic() < deadline:
+        if number == 0:
+            store.set("osiris/names", ",".join(read(f"osiris/name/{process}") for process in range(count)))
+        names = read("osiris/names")
+        if own in names.split(","):
+            store.set(f"osiris/agreed/{number}", names)
+            if all(read(f"osiris/agreed/{process}") == names for process in range(count)):
+                return dist.PrefixStore(f"osiris/{names}", store)
+        time.sleep(0.02)
+    raise RuntimeError(f"process {number}: not all of {count} processes have come within {JOINING}.")
 
 
 def share(count: int, process: int | None = None) -> slice:
@@ -181,6 +214,11 @@ def barrier() -> None:
 
 class Elsewhere(SystemExit):
     """Another process failed and speaks for all of them: this one leaves without a word."""
+
+
+def lost(error: RuntimeError) -> bool:
+    """Whether an error says that the connection to another process is gone."""
+    return world_size() > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error))
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: A
             signal.raise_signal(signal.SIGTERM)
         return step(self, *given)
 
-    Engine.step = counted
+    Engine.step = counted  # pyright: ignore[reportAttributeAccessIssue]
     try:
         return loop.train(config(method, **engine), out, quiet=True)
     finally:

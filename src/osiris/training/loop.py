@@ -8,6 +8,7 @@ any moment continues to the same bits.
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -151,10 +152,15 @@ class Run:
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
             return self._finish()
-        except RuntimeError:
-            if processes.world_size() > 1 and self.interrupt.asked:  # the others have left already
+        except RuntimeError as error:
+            if not processes.lost(error):
+                raise
+            if self.interrupt.asked:  # the others were asked too, and have left already
                 raise Stopped("stopped; the newest saved state stands.") from None
-            raise
+            print(
+                "osiris: another process is gone, so this one leaves; the newest saved state stands.", file=sys.stderr
+            )
+            raise processes.Elsewhere(1) from None
         finally:
             for logger in self.loggers:
                 logger.close()

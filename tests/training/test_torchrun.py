@@ -1,0 +1,91 @@
+"""`torchrun -m osiris train`, with a worker that dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from fork_server import ForkServer
+from tiny_runs import arguments, log
+
+from osiris import processes
+from osiris.files import read_json
+
+
+@pytest.fixture
+def torchrun(arrays: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Two processes at work, and their run directory."""
+    run = tmp_path / "run"
+    typed = [*arguments(arrays, run), "--epochs", "10", "--save-every", "0"]
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "osiris"]
+    environment = {**os.environ, "OSIRIS_CACHE": str(tmp_path / "cache")}
+    with (tmp_path / "output").open("wb") as output:
+        command = [sys.executable, "-m", *launcher, *typed]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    deadline = time.monotonic() + 120
+    while not (run / "log.jsonl").exists() or (run / "log.jsonl").stat().st_size < 4000:
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "output").read_text()
+        time.sleep(0.05)
+    yield process, run
+    process.kill()
+    process.wait()
+
+
+def worker(run: Path) -> int:
+    """The process that owns the run directory."""
+    return int((run / ".lock").read_text().split()[1])
+
+
+def test_a_dead_worker_is_replaced_and_the_run_goes_on(
+    torchrun: tuple[subprocess.Popen[bytes], Path], server: ForkServer, arrays: str, tmp_path: Path
+) -> None:
+    process, run = torchrun
+    os.kill(worker(run), signal.SIGKILL)
+    assert process.wait(timeout=300) == 0, (tmp_path / "output").read_text()
+    output = (tmp_path / "output").read_text()
+    assert output.count("continuing") == 1 and "Traceback" not in output
+    starts = read_json(run / "environment.json")
+    assert [start["processes"] for start in starts] == [2, 2]
+    steps = [line["total_step"] for line in log(run)]
+    assert steps == sorted(set(steps)) and steps[-1] == 90
+
+    typed = [*arguments(arrays, tmp_path / "alone"), "--epochs", "10"]
+    assert server.run("command", tmp_path / "output", arguments=typed) == 0
+    alone, two = (json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / "alone", run))
+    for protocol, values in alone["protocols"].items():
+        assert two["protocols"][protocol]["A"] == pytest.approx(values["A"], abs=10)
+    assert two["fingerprint"] == alone["fingerprint"]
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_the_run(
+    torchrun: tuple[subprocess.Popen[bytes], Path], server: ForkServer, tmp_path: Path
+) -> None:
+    """torchrun has an exit code of its own; the run continues all the same, here in one process."""
+    process, run = torchrun
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) != 0
+    assert "state saved" in (tmp_path / "output").read_text()
+    typed = ["train", "--resume", str(run), "--quiet"]
+    assert server.run("command", tmp_path / "more", arguments=typed) == 0, (tmp_path / "more").read_text()
+    assert [start["processes"] for start in read_json(run / "environment.json")] == [2, 1]
+
+
+def test_processes_meet_in_a_store_full_of_the_dead() -> None:
+    """Each round finds the names, lists and addresses that the rounds before left in the store."""
+    store = dist.HashStore()
+    for round_ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            parts = list(threads.map(lambda number: processes.meet(store, number, 3), range(3)))
+        assert not parts[0].check(["address"])
+        parts[round_].set("address", f"of round {round_}")
+        assert [part.get("address") for part in parts] == [f"of round {round_}".encode()] * 3
