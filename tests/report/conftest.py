@@ -32,9 +32,9 @@ def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
 
 @pytest.fixture(scope="session")
 def many_runs(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Seven methods and an ablation with two seeds each, and ft with BatchNorm."""
+    """Five methods and an ablation with two seeds each, and ft with BatchNorm."""
     folder = tmp_path_factory.mktemp("many")
-    names = ("ft", "er", "lump", "cassle", "osiris-r", "osiris-d", "osiris-d/no-cross", "offline")
+    names = ("ft", "lump", "osiris-r", "osiris-d", "osiris-d/no-cross", "offline")
     runs = [copy_as(real_runs["osiris-d"], folder, name, seed) for name in names for seed in (0, 1)]
     return runs + [copy_as(real_runs["osiris-d"], folder, "ft", seed, "bn") for seed in (0, 1)]
 
