@@ -14,10 +14,12 @@ from osiris.report.geometry_figures import TASK_COLOURS
 from osiris.report.image_figures import held_ids
 from osiris.report.images import Source
 from osiris.report.material import NORMS, Material, Study, seeds_of
-from osiris.report.style import INK, MUTED, style_of
+from osiris.report.style import INK, MUTED, order_of, style_of
 from osiris.report.training_figures import legend_of
 
 CLASSES_SHOWN = 12
+DIRECT = 5
+"""Up to so many points carry their names; more have a legend."""
 HEALTH = {
     "effective_rank": ("Effective rank", "directions in use"),
     "spread": ("Spread", "relative to an even spread"),
@@ -35,7 +37,7 @@ def norm_bars(study: Study, protocol: str) -> Figure | None:
     found = normalisation.bars(values)
     if not found:
         return None
-    methods = list(dict.fromkeys(bar.method for bar in found))
+    methods = sorted({bar.method for bar in found}, key=order_of)
 
     def draw(axes: Axes) -> None:
         for bar in found:
@@ -75,10 +77,11 @@ def norm_bars(study: Study, protocol: str) -> Figure | None:
 
 def overfitting(study: Study, measured: dict[int, list[tuple[float, dict[str, float]]]]) -> Figure | None:
     """Fig. 3b and 5. `measured`: run number -> (x, relative difference by space)."""
-    items = [item for item in study.main if measured.get(item.number)]
+    replaying = [item for item in study.main if item.uses_memory and item.label in study.plain]
+    items = [item for item in replaying if measured.get(item.number)]
     if not items:
         return None
-    labels = list(dict.fromkeys(item.label for item in items))
+    labels = sorted({item.label for item in items}, key=order_of)
 
     def line(label: str, space: str) -> curves.Curve | None:
         each = []
@@ -95,7 +98,7 @@ def overfitting(study: Study, measured: dict[int, list[tuple[float, dict[str, fl
             found = line(label, "h") if second else line(label, "g")
             found = line(label, "g") if found is None else found  # one projector alone: Fig. 5b shows it in both
             if found is not None:
-                drawing.curve(axes, found, style_of(label), markers=len(found.x) <= 24)
+                drawing.curve(axes, found, style_of(label), len(found.x) <= 24, band=len(labels) <= drawing.BANDS)
         drawing.task_axis(axes, len(study.task_names), study.environments)
         axes.margins(y=0.1)
         axes.set_ylabel("relative loss difference")
@@ -118,7 +121,7 @@ def overfitting(study: Study, measured: dict[int, list[tuple[float, dict[str, fl
 def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | None:
     """Fig. 6, as the paper counts and as really stored."""
     rows = {}
-    for label in sizes:
+    for label in (label for label in sizes if label in study.plain):
         values = [item.run.values(protocol)["A"] for item in study.by_label[label]]
         rows[label] = [value for value in values if value is not None]
     rows = {label: values for label, values in rows.items() if values}
@@ -133,7 +136,8 @@ def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | 
             axes.errorbar(
                 megabytes, mean, spread, color=style.colour, marker=style.marker, markersize=7, linewidth=1, capsize=2
             )
-            drawing.direct_label(axes, megabytes, mean, label)
+            if len(rows) <= DIRECT:
+                drawing.direct_label(axes, megabytes, mean, label)
         axes.grid(visible=True, axis="x")
         axes.margins(x=0.16, y=0.12)
         axes.set_xlabel("extra storage (MB)")
@@ -150,15 +154,14 @@ def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | 
         f"{protocol} KNN",
         tuple(item.number for item in items),
         seeds_of(items),
+        [(label, style_of(label)) for label in rows] if len(rows) > DIRECT else (),
         columns=2,
     )
 
 
 def health(study: Study) -> Figure | None:
     """Effective rank, spread and uniformity of the features, through training."""
-    labels = [
-        label for label, items in study.by_label.items() if all(_health(item, "spread")[1].size for item in items)
-    ]
+    labels = [label for label, items in study.plain.items() if all(_health(item, "spread")[1].size for item in items)]
     if not labels:
         return None
 
@@ -166,7 +169,7 @@ def health(study: Study) -> Figure | None:
         title, unit = HEALTH[field]
         for label in labels:
             line = curves.over_seeds([_health(item, field) for item in study.by_label[label]])
-            drawing.curve(axes, line, style_of(label))
+            drawing.curve(axes, line, style_of(label), band=len(labels) <= drawing.BANDS)
         drawing.task_axis(axes, len(study.task_names), study.environments)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.margins(y=0.08)
@@ -198,7 +201,7 @@ def _health(item: Material, field: str) -> tuple[np.ndarray, np.ndarray]:
 def forgotten_classes(study: Study, protocol: str, source: Source) -> Figure | None:
     """Which classes each method forgets: those it forgets most, and all of them as a sorted curve."""
     found: dict[str, np.ndarray] = {}
-    for label, items in study.continual.items():
+    for label, items in study.few().items():
         each = [
             forgetting.per_class(
                 [entry["protocols"][protocol]["per_class"] for entry in item.run.metrics["evaluations"]]

@@ -30,10 +30,13 @@ def claims_section(book: Book, found: Sequence[Study]) -> list[Section]:
     """Decided claims in full, open ones as a list of what they wait for."""
     judged = judged_claims(book, found)
     book.table(claims_table(judged), "claims")
-    counts = tally(judged)
     decided = [one for one in judged if one.verdict != "not enough runs"]
     still_open = [one for one in judged if one.verdict == "not enough runs"]
-    parts = "".join(f"<span><b>{count}</b> {name}</span>" for name, count in counts.items())
+    noisy = {name: sum(one.noise for one in judged if one.verdict == name) for name in KINDS}
+    parts = ""
+    for name, count in tally(judged).items():
+        remark = f" <small>({noisy[name]} within noise)</small>" if noisy[name] and name != "not enough runs" else ""
+        parts += f"<span><b>{count}</b> {name}{remark}</span>"
     blocks = [f'<p class="tally">{parts}</p>']
     if decided:
         blocks.append(f'<ol class="claims">{"".join(_item(one) for one in decided)}</ol>')

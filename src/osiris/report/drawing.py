@@ -15,7 +15,11 @@ from osiris.report.style import GRID, HEAT, INK, MUTED, ON_DARK, ON_LIGHT, Style
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
 
 
-def curve(axes: Axes, line: Curve, style: Style, markers: bool = True, width: float = 1.6) -> None:
+BANDS = 6
+"""More curves than this go without bands over seeds: they would hide each other."""
+
+
+def curve(axes: Axes, line: Curve, style: Style, markers: bool = True, width: float = 1.6, band: bool = True) -> None:
     """A mean with a band of one sample deviation; a single point becomes a level across the panel."""
     if len(line.x) == 1:
         level(axes, float(line.mean[0]), style)
@@ -24,7 +28,7 @@ def curve(axes: Axes, line: Curve, style: Style, markers: bool = True, width: fl
     marker = style.marker if markers else ""
     look = {"marker": marker, "markevery": every, "markeredgewidth": 0, "linewidth": width, **style.line}
     axes.plot(line.x, line.mean, clip_on=False, **look)  # a mark on the edge is shown whole
-    if line.deviation is not None:
+    if line.deviation is not None and band:
         low, high = line.mean - line.deviation, line.mean + line.deviation
         axes.fill_between(line.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
 
@@ -97,5 +101,5 @@ def luminance(colour: Sequence[float] | np.ndarray) -> float:
 
 def direct_label(axes: Axes, x: float, y: float, text: str, colour: str = INK, **options) -> None:
     axes.annotate(
-        text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=colour, **options
+        text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, color=colour, **options
     )

@@ -29,7 +29,7 @@ CLASS_MARKERS = "os^Dv<>P"
 
 def chosen_labels(study: Study, most: int = MOST) -> list[str]:
     first = [label for label in CHOSEN if label in study.by_label]
-    return (first + [label for label in study.by_label if label not in first])[:most]
+    return (first + [label for label in study.plain if label not in first])[:most]
 
 
 def class_similarity(study: Study) -> Figure | None:

@@ -13,6 +13,9 @@ from osiris.report.legend import swatch_parts
 from osiris.report.style import Style
 from osiris.report.tables import Number, Table
 
+LONG = 40
+"""Cells with more letters than this may wrap."""
+
 
 def figure(drawn: Drawn, run_links: str) -> str:
     """<figure> with its panels, legend, sentence and basis."""
@@ -112,6 +115,8 @@ def _arrow(better: str | None) -> str:
 
 
 def _cell(cell: str | Number, at: int, content: Table) -> str:
+    if isinstance(cell, str) and len(cell) > LONG:
+        return f'<td class="long">{html.escape(cell)}</td>'
     if isinstance(cell, str):
         paper = cell.startswith("  ")
         tag = "th" if at == 0 else "td"

@@ -17,6 +17,7 @@ from osiris.evaluation.runs import Run
 from osiris.files import read_json
 from osiris.report.style import order_of
 
+PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
 VARYING = ("learning.", "projector.", "method.")
 """Parts of the config in which two runs of one method make two rows."""
@@ -173,6 +174,21 @@ class Study:
     @property
     def continual(self) -> dict[str, list[Material]]:
         return {label: items for label, items in self.by_label.items() if items[0].run.continual}
+
+    @property
+    def plain(self) -> dict[str, list[Material]]:
+        """Without ablations, unless there is nothing else: they have tables of their own."""
+        kept = {label: items for label, items in self.by_label.items() if "/" not in label}
+        return kept or self.by_label
+
+    def few(self, most: int = 6) -> dict[str, list[Material]]:
+        """Continual methods for a figure that holds only so many: those of the paper's figures first."""
+        labels = [label for label in self.plain if label in self.continual]
+        if len(labels) > most:
+            first = [label for label in PREFERRED if label in labels]
+            chosen = (first + [label for label in labels if label not in first])[:most]
+            labels = [label for label in labels if label in chosen]
+        return {label: self.by_label[label] for label in labels}
 
     @property
     def numbers(self) -> tuple[int, ...]:

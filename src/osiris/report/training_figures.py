@@ -65,8 +65,9 @@ def _ranking(axes: Axes, study: Study, protocol: str) -> None:
             axes.plot([mean - spread, mean + spread], [y, y], color=style.colour, linewidth=2.2, alpha=0.45)
             axes.plot(values, [y] * len(values), ".", color=style.colour, markersize=4, alpha=0.8)
         axes.plot([mean], [y], marker=style.marker, color=style.colour, markersize=7, markeredgewidth=0)
+        end = mean + (float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
         axes.annotate(
-            f"{mean:.1f}", (max([*values, mean]), y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8
+            f"{mean:.1f}", (max([*values, end]), y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8
         )
     axes.set_yticks(range(len(rows)), [label for label, _ in rows], color=INK)
     axes.set_ylim(-0.6, len(rows) - 0.4)
@@ -80,10 +81,12 @@ def _ranking(axes: Axes, study: Study, protocol: str) -> None:
 
 def accuracy_through_training(study: Study) -> Figure:
     """Mean accuracy over all tasks, learned or still to come."""
+    shown = study.plain
 
     def draw(axes: Axes, protocol: str) -> None:
-        for label, items in study.by_label.items():
-            drawing.curve(axes, series(items, protocol, curves.overall), style_of(label))
+        for label, items in shown.items():
+            line = series(items, protocol, curves.overall)
+            drawing.curve(axes, line, style_of(label), band=len(shown) <= drawing.BANDS)
         untrained = study.untrained(protocol)
         if untrained is not None:
             drawing.level(axes, untrained, METHODS[UNTRAINED])
@@ -103,14 +106,14 @@ def accuracy_through_training(study: Study) -> Figure:
         " and ".join(f"{name} KNN" for name in study.protocols),
         study.numbers,
         seeds_of(study.main),
-        legend_of(study, untrained=study.untrained(study.protocols[0]) is not None),
+        legend_of(study, list(shown), untrained=study.untrained(study.protocols[0]) is not None),
         columns=2,
     )
 
 
 def trade_off(study: Study, protocol: str) -> Figure:
     """Fig. 3a: plasticity, consolidation and stability."""
-    shown = study.continual
+    shown = study.few()
 
     def draw(axes: Axes, what: Series, title: str, label: str) -> None:
         for name, items in shown.items():
@@ -139,7 +142,7 @@ def trade_off(study: Study, protocol: str) -> Figure:
 
 def every_task(study: Study, protocol: str) -> Figure:
     """Fig. 8 to 11: the accuracy on each task through training, small multiples."""
-    shown, count = study.continual, len(study.task_names)
+    shown, count = study.few(5), len(study.task_names)
     values = [
         series(items, protocol, lambda points, task=task: curves.of_task(points, task)).mean
         for items in shown.values()
