@@ -180,7 +180,7 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     if record["event"] != "step":
         return {}
     plain = {name: record[name] for name in ("loss", "learning_rate", "images_per_second", "gradient_norm")}
-    return {f"train/{name}": value for name, value in (plain | record["terms"]).items()}
+    return {f"train/{name}": value for name, value in (plain | record["terms"]).items() if value is not None}
 
 
 def open_views(config: Config, method: str, folder: Path, quiet: bool, start: int) -> list[Logger]:

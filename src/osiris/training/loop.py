@@ -80,7 +80,8 @@ def train(config: Config, out: Path, quiet: bool = False) -> dict[str, Any]:
                 notice(f"{out} is already finished; its metrics stand. Remove the directory to run it again.")
             return read_json(directory.metrics) if first else {}
         config = same_threads(config)
-        prepare(config, device)
+        with processes.together():
+            prepare(config, device)
         benchmark = processes.in_turn(lambda: load_benchmark(config.data))
         with processes.together():
             check_sizes(config, method, benchmark)

@@ -59,7 +59,7 @@ class Meter:
         elapsed, self.clock = now - self.clock, now
         if not finite.any():
             return None
-        means = dict(zip(names, table[finite].mean(0).tolist()))
+        means = {name: _mean(column) for name, column in zip(names, table[finite].T)}
         done, total = self.total(phase, step), sum(item.steps for item in self.phases)
         return {
             "event": "step",
@@ -100,6 +100,12 @@ class Meter:
             f"{phase.task + 1} and step {step}. Try a lower --learning-rate, or --skip-bad-steps N to leave out up "
             f"to N such steps."
         )
+
+
+def _mean(column: Tensor) -> float | None:
+    """None for a gradient norm whose every step overflowed half precision while it looked for its scale."""
+    fine = column[torch.isfinite(column)]
+    return float(fine.mean()) if len(fine) else None
 
 
 def peak_memory() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,9 @@ def prepare(config: Config, device: torch.device) -> None:
     """Threads and determinism, before anything is computed."""
     assert config.engine.threads is not None
     torch.set_num_threads(config.engine.threads)
+    compilers = [os.environ.get("CXX", "g++"), "g++", "clang++"]
+    if config.engine.compile and device.type == "cpu" and not any(shutil.which(name) for name in compilers):
+        raise UserError("--compile on a CPU needs a C++ compiler (g++ or clang++), and there is none on the PATH.")
     if device.type == "cuda":
         # On a CPU all that we use is deterministic as it is.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

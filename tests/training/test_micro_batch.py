@@ -1,0 +1,65 @@
+"""--micro-batch: the same gradients from smaller pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import process_jobs
+import pytest
+import torch
+from test_several_processes import CASES
+from tiny_runs import config
+
+from osiris.errors import UserError
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "predictor-bn"])
+@pytest.mark.parametrize("size", [5, 26])
+def test_gradients_are_those_of_the_whole_batch(name: str, size: int) -> None:
+    """In float64, at every step, of every parameter: pieces that do not divide the batch, and just one view's worth."""
+    whole = process_jobs.gradients(CASES[name], "gn")
+    pieces = process_jobs.gradients(CASES[name], "gn", micro_batch=size)
+    for one, other in zip(whole, pieces, strict=True):
+        assert one.keys() == other.keys()
+        scale = max(float(value.double().norm()) for value in one.values())
+        for key in one:
+            difference = float((other[key].double() - one[key].double()).norm())
+            assert difference <= 1e-6 * max(float(one[key].double().norm()), 1e-6 * scale), key
+
+
+def test_pieces_are_encoded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No encoder sees more than the given number of images, in the forward pass or when it is computed again."""
+    engine, (phase, *_) = process_jobs.build(CASES["osiris-d"], micro_batch=5)
+    seen: list[int] = []
+    engine.networks.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    engine.step(phase, 0)
+    assert max(seen) == 5 and sum(seen) == 2 * 2 * 13  # two views, forward and again for the backward pass
+
+
+def test_batch_norm_refuses() -> None:
+    settings = config(norm="bn", micro_batch=8)
+    with pytest.raises(UserError, match="BatchNorm"):
+        settings.check()
+    dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, micro_batch=None)).check()
+
+
+def test_it_keeps_less_for_the_backward_pass() -> None:
+    """Bytes that autograd holds between the passes."""
+
+    def kept(micro_batch: int | None) -> int:
+        engine, (phase, *_) = process_jobs.build(CASES["ft"], micro_batch=micro_batch)
+        total = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            total += tensor.numel() * tensor.element_size()
+            return tensor
+
+        update = engine._update
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            engine._update = lambda loss, *given: (loss > 0, loss.detach())  # pyright: ignore
+            engine.step(phase, 0)
+        engine._update = update
+        return total
+
+    assert kept(4) < kept(None) / 5

@@ -1,0 +1,108 @@
+"""Optimisers and schedules against plain re-implementations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from process_jobs import build
+from torch import Tensor, nn
+
+from osiris.method_config import MethodConfig
+from osiris.training.config import LearningConfig
+from osiris.training.optimisers import build_optimiser
+from osiris.training.plan import learning_rate
+
+STEPS = 6
+
+
+class Sgd:
+    """v <- momentum v + (g + decay theta); theta <- theta - lr v."""
+
+    def __init__(self, config: LearningConfig) -> None:
+        self.config, self.velocity = config, 0.0
+
+    def step(self, theta: Tensor, gradient: Tensor) -> Tensor:
+        decay = self.config.weight_decay if theta.ndim > 1 else 0
+        self.velocity = self.config.momentum * self.velocity + gradient + decay * theta
+        return theta - self.config.learning_rate * self.velocity
+
+
+class Lars(Sgd):
+    """You et al. 2017: the rate of a layer is scaled by trust |theta| / |g + decay theta|."""
+
+    def step(self, theta: Tensor, gradient: Tensor) -> Tensor:
+        if theta.ndim > 1:
+            gradient = gradient + self.config.weight_decay * theta
+            gradient = gradient * 0.02 * theta.norm() / gradient.norm()
+        self.velocity = self.config.momentum * self.velocity + gradient
+        return theta - self.config.learning_rate * self.velocity
+
+
+class AdamW(Sgd):
+    """Loshchilov & Hutter 2019, betas 0.9 and 0.999."""
+
+    def __init__(self, config: LearningConfig) -> None:
+        self.config, self.first, self.second, self.count = config, 0.0, 0.0, 0
+
+    def step(self, theta: Tensor, gradient: Tensor) -> Tensor:
+        self.count += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient.square()
+        direction = (self.first / (1 - 0.9**self.count)) / ((self.second / (1 - 0.999**self.count)).sqrt() + 1e-8)
+        decay = self.config.weight_decay if theta.ndim > 1 else 0
+        return theta * (1 - self.config.learning_rate * decay) - self.config.learning_rate * direction
+
+
+@pytest.mark.parametrize(("name", "naive"), [("sgd", Sgd), ("lars", Lars), ("adamw", AdamW)])
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_steps_are_those_of_the_formula(name: Any, naive: type[Sgd], momentum: float) -> None:
+    """Weight decay acts on tensors with more than one dimension only, whatever the optimiser."""
+    config = LearningConfig(optimiser=name, learning_rate=0.1, momentum=momentum, weight_decay=0.3)
+    module = nn.Linear(3, 4).double()
+    optimiser = build_optimiser([module], config)
+    references = [(parameter, naive(config)) for parameter in module.parameters()]
+    random = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        expected = []
+        for parameter, reference in references:
+            parameter.grad = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            expected.append(reference.step(parameter.detach().clone(), parameter.grad.clone()))
+        optimiser.step()
+        for (parameter, _), value in zip(references, expected):
+            torch.testing.assert_close(parameter.detach(), value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
+def test_frozen_parameters_are_left_out(name: Any) -> None:
+    module = nn.Linear(3, 4)
+    module.weight.requires_grad_(False)
+    optimiser = build_optimiser([module], LearningConfig(optimiser=name))
+    assert [p is module.bias for group in optimiser.param_groups for p in group["params"]] == [True]
+
+
+def test_schedules_against_the_formula() -> None:
+    for step in range(20):
+        assert learning_rate(0.3, "constant", 0, step, 20) == 0.3
+        cosine = 0.3 * (1 + math.cos(math.pi * step / 20)) / 2
+        assert learning_rate(0.3, "cosine", 0, step, 20) == pytest.approx(cosine)
+    warm = [learning_rate(0.3, "cosine", 4, step, 20) for step in range(20)]
+    assert warm[:4] == pytest.approx([0.075, 0.15, 0.225, 0.3])
+    assert warm[4] == pytest.approx(0.3) and warm[12] == pytest.approx(0.15) and 0 < warm[19] < 0.01
+    assert learning_rate(0.3, "constant", 4, 1, 20) == pytest.approx(0.15)
+
+
+def test_the_engine_follows_the_schedule_anew_in_each_task() -> None:
+    engine, stretch = build(MethodConfig("ft"))
+    settings = replace(engine.config.learning, schedule="cosine", warmup_epochs=0.5)
+    engine.config = replace(engine.config, learning=settings)
+    seen = []
+    for phase in stretch[:2]:
+        for step in range(phase.steps):
+            engine.step(phase, step)
+            seen.append([group["lr"] for group in engine.optimiser.param_groups])
+    expected = [0.05 * value for value in (1.0, 1.0, 0.75, 0.25)]  # two steps an epoch: one to warm up, three to fall
+    assert seen == [[pytest.approx(value)] * 2 for value in expected * 2]
