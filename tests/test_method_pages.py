@@ -36,7 +36,7 @@ def test_pictures_are_up_to_date(maker: ModuleType) -> None:
 
 
 def test_a_changed_fact_makes_a_page_stale(maker: ModuleType) -> None:
-    page = (DOCS / "osiris-d.md").read_text(encoding="utf-8")
+    page = maker.renewed((DOCS / "osiris-d.md").read_text(encoding="utf-8"), "osiris-d")
     for written, wrong in (("53.0 ± 0.2", "93.0 ± 0.2"), ("NTX_g(X)", "NTX_h(X)"), ("112.1 MB", "12.1 MB")):
         assert written in page
         assert maker.renewed(page.replace(written, wrong), "osiris-d") == page
@@ -63,12 +63,15 @@ def test_links_of_the_pages_lead_somewhere() -> None:
 
 def test_our_numbers_are_taken_from_the_results(maker: ModuleType, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "tinyworld.md"
-    results.write_text(
-        "# Results\n\n**class-agnostic**\n\n| method | A |\n|---|---|\n| ft | 1 |\n| `er` | 2 |\n\nText\n"
-    )
+    head = "| method | seeds | A ↑ | F ↓ |\n|---|---|---:|---:|"
+    few, many = f"{head}\n| ft | 1 | 1.0 | - |\n| er | 1 | 2.0 | - |", f"{head}\n| `er` | 3 | **4.0** ± 0.1 | - |"
+    results.write_text(f"# Results\n\n**world, class-agnostic KNN (k = 2, fingerprint 0a1b)**\n\n{few}\n\n{many}\n")
     monkeypatch.setattr(maker, "RESULTS", results)
-    assert "| `er` | 2 |" in maker.ours("er") and "| ft | 1 |" not in maker.ours("er")
-    assert "class-agnostic" in maker.ours("er") and "| method | A |" not in maker.ours("lump")
+    assert "| world, class-agnostic KNN (k = 2) | 3 | 4.0 ± 0.1 | - | - | - | - |" in maker.ours("er")
+    assert "2.0" not in maker.ours("er") and "| 1 | 1.0 |" in maker.ours("ft")
+    assert maker.ours("lump").startswith("No runs of it")
+    monkeypatch.setattr(maker, "RESULTS", tmp_path / "nowhere.md")
+    assert maker.ours("er").startswith("No runs of it")
 
 
 def test_a_picture_shows_every_network_and_loss() -> None:
