@@ -266,7 +266,7 @@ def total(parts: dict[str, tuple[float, Tensor]]) -> Tensor:
 
 
 class Reservoir:
-    """Vitter's algorithm R as the method sheet words it, one offer at a time."""
+    """Vitter's algorithm R with the wording of docs/methods/er.md, one offer at a time."""
 
     def __init__(self, size: int) -> None:
         self.size, self.offers = size, 0

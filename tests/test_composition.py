@@ -98,7 +98,7 @@ def test_the_config_gives_the_same_method_again() -> None:
     assert method_to_dict(resolve(again.method)) == method_to_dict(resolve(chosen))
 
 
-def test_options_of_the_sheet() -> None:
+def test_named_options() -> None:
     assert composed(method="osiris-d", positive="other").past[0].options["positive"] == "other"
     assert composed(method="cassle", positive="other").past[0].options["positive"] == "other"
     assert composed(method="ewc", fisher_normaliser="l2").past[0].options["normaliser"] == "l2"

@@ -1,4 +1,4 @@
-"""The encoder is the paper's ResNet-18, down to its parameter names and initial values; projectors as in the sheet."""
+"""The encoder is the paper's ResNet-18, down to its parameter names and initial values; projectors of their stated shapes."""
 
 from __future__ import annotations
 
