@@ -1,4 +1,4 @@
-"""The encoder is the paper's ResNet-18, down to its parameter names and initial values; projectors of their stated shapes."""
+"""The encoder is the paper's ResNet-18, down to parameter names and initial values; projectors have their shapes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--epochs", "1"]
 def test_a_failing_job_stops_nobody_else(tmp_path: Path):
     good = Job("good", [*SMOKE, "--method", "ft"], tmp_path / "good")
     bad = Job("bad", [*SMOKE, "--method", "fft"], tmp_path / "bad")
-    with pytest.raises(UserError, match="bad failed .*unknown method 'fft'"):
+    with pytest.raises(UserError, match=r"bad failed .*unknown method 'fft'"):
         run_jobs([bad, good], workers=1)
     assert good.finished and not bad.finished
     assert good.step["task"] == 10 and good.evaluation["task"] == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 ARROWS = {"A": "A ↑", "F": "F ↓", "K": "K ↑", "C": "C ↑", "T": "T ↑"}
@@ -21,7 +22,7 @@ def metrics_table(runs: list[dict[str, Any]], untrained: bool = True) -> Table:
     if not first["labelled"]:
         table.add_column("what can be said")
         for run in runs:
-            table.add_row(run["method"], run["missing"])
+            table.add_row(escape(run["method"]), run["missing"])
         return table
     table.add_column("protocol")
     for name in ARROWS.values():
@@ -32,6 +33,6 @@ def metrics_table(runs: list[dict[str, Any]], untrained: bool = True) -> Table:
             table.add_row("untrained encoder", protocol, number(sum(baseline) / len(baseline)), "-", "-", "-", "-")
         for run in runs:
             values = run["protocols"][protocol]
-            table.add_row(run["method"], protocol, *(number(values[name]) for name in ARROWS))
+            table.add_row(escape(run["method"]), protocol, *(number(values[name]) for name in ARROWS))
         table.add_section()
     return table

@@ -14,6 +14,7 @@ import tyro
 
 from osiris.errors import UserError
 from osiris.files import read_json
+from osiris.method_config import MethodConfig
 from osiris.training.config import Config, from_dict
 from osiris.training.presets import preset
 
@@ -64,8 +65,10 @@ def parse(argv: list[str]) -> Args:
 
 
 def default_out(config: Config) -> Path:
-    """runs/BENCHMARK-METHOD-seedN, with nothing in it that a file system would mind."""
-    parts = f"{config.data.benchmark}-{config.method.method}"
+    """runs/BENCHMARK-METHOD-seedN with what was changed about the method; nothing that a file system would mind."""
+    plain = MethodConfig(method=config.method.method, pocon_interval=config.method.pocon_interval)
+    changed = [f"{name}-{value}" for name, value in vars(config.method).items() if value != getattr(plain, name)]
+    parts = "-".join([config.data.benchmark, config.method.method, *changed])
     return Path("runs") / re.sub(r"[^A-Za-z0-9.+-]+", "-", f"{parts}-seed{config.seed}").strip("-")
 
 
