@@ -205,6 +205,24 @@ def test_the_command_line_replaces_only_its_own_files(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_images_without_labels_still_make_a_page(real_runs: dict[str, Path], tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(real_runs["osiris-d"], run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    for entry in metrics["evaluations"] + metrics["curve"]:
+        for name in ("protocols", "task_level", "environments"):
+            entry.pop(name, None)
+    names = [f"<b>&$ walk {number}_" for number in range(10)]
+    metrics |= {"labelled": False, "protocols": {}, "task_level": [], "missing": "no labels here", "task_names": names}
+    metrics |= {"benchmark": "folder:/home/me & you/pictures", "environments": []}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    page = make_report([run], tmp_path / "report")
+    found, text = checked(page), page.read_text()
+    assert found.open == [] and "no labels here" in text and "<b>&$" not in text
+    names = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
+    assert {"folder--home-me---you-pictures-losses", "folder--home-me---you-pictures-health"} <= names
+
+
 def test_bad_places_are_refused(real_runs: dict[str, Path], tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="is a file"):

@@ -50,12 +50,9 @@ class Storage:
 
 @cache
 def encoder_parameters(config: EncoderConfig) -> int:
-    import torch
-
     from osiris.models.encoder import build_encoder
 
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_encoder(config).parameters())
+    return sum(parameter.numel() for parameter in build_encoder(config).parameters())
 
 
 def projector_parameters(features: int, config: ProjectorConfig) -> int:

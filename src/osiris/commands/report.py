@@ -38,5 +38,5 @@ def run(args: Args) -> int:
     if not args.runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
     page = make_report(list(args.runs), args.out, args.title, args.slow)
-    console.print(f"report: {page}", highlight=False)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
     return 0

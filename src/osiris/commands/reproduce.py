@@ -128,8 +128,8 @@ def carry_out(args: Args, recipe: Recipe, runs: list[PlannedRun]) -> int:
         for shown in recipe.shows:
             stem = page.parent / shown.format(benchmark=name)
             for path in sorted(stem.parent.glob(f"{stem.name}.*")):
-                console.print(f"{path}", highlight=False)
-    console.print(f"report: {page}", highlight=False)
+                console.print(str(path), highlight=False, soft_wrap=True)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
     return 0
 
 

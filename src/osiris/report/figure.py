@@ -43,6 +43,8 @@ class Picture:
     caption: str
     scale: float = 2.0
     about: str = ""
+    detail: str = ""
+    """After the caption, on the page."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Rendered:
     """A bare <svg>; empty for a picture."""
     image: Image.Image
     caption: str = ""
+    detail: str = ""
     about: str = ""
     pixels: tuple[int, int] | None = None
     """Of a picture: its size on the page."""
@@ -131,17 +134,18 @@ def _fit(canvas: Canvas, axes: Axes, renderer: RendererBase) -> None:
 
 def _panel(panel: Panel, prefix: str, about: str) -> Rendered:
     with matplotlib.rc_context(SETTINGS):
-        canvas = canvas_of(panel)
-        pixels, text = io.BytesIO(), io.StringIO()
-        canvas.savefig(pixels, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
+        canvas, text = canvas_of(panel), io.StringIO()
+        agg = FigureCanvasAgg(canvas)
+        agg.draw()
+        pixels = Image.frombytes("RGBA", agg.get_width_height(), bytes(agg.buffer_rgba()))
         canvas.savefig(text, format="svg", metadata={"Date": None})
-    return Rendered(svg.tidy(text.getvalue(), prefix), Image.open(pixels).convert("RGBA"), about=about)
+    return Rendered(svg.tidy(text.getvalue(), prefix), pixels, about=about)
 
 
 def _picture(picture: Picture, figure: Figure) -> Rendered:
     width, height = (round(side * picture.scale) for side in picture.image.size)
     about = picture.about or f"{figure.title}: {picture.caption}"
-    return Rendered("", picture.image, picture.caption, about, (width, height))
+    return Rendered("", picture.image, picture.caption, picture.detail, about, (width, height))
 
 
 def data_uri(image: Image.Image, kind: Literal["PNG", "WEBP"] = "PNG") -> str:

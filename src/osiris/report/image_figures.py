@@ -12,6 +12,7 @@ from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture
 from osiris.report.images import Source, framed, pixels, scale_for, take, tiles
 from osiris.report.material import Material, Study
+from osiris.report.training_figures import numbered
 
 PER_TASK = 16
 VIEWED = 10
@@ -28,8 +29,9 @@ def task_sheets(study: Study, source: Source) -> Figure:
     panels = []
     for task, name in enumerate(study.task_names):
         rows, names = _task_rows(benchmark, task)
-        caption = name if not names else f"{name}: {', '.join(names)}" if len(names) <= 5 else name
-        panels.append(Picture(tiles(rows), caption, scale, f"Sample of training images of {caption}."))
+        detail = ", ".join(names) if len(names) <= 5 else ""
+        about = f"Sample of training images of {name}{': ' if detail else ''}{detail}."
+        panels.append(Picture(tiles(rows), numbered(name, task), scale, about, detail))
     return Figure(
         f"{study.identifier}-images",
         "What each task looks like",
@@ -77,7 +79,7 @@ def views(study: Study, source: Source) -> Figure:
         "Top row: the image; below it the two views that the loss pulls together, after random crop, flip and change "
         "of colour, while it pushes the views of other images away.",
         [Picture(picture, "", scale_for(images.shape[2], 64), about)],
-        f"augmentation `{kind}`",
+        "augmentation of the paper" if kind == "paper" else f"{kind} augmentation",
         study.numbers,
         columns=1,
         wide=True,
@@ -88,19 +90,16 @@ def memory_sheets(study: Study, source: Source) -> Figure | None:
     """Images in the memory after the last task, ordered by the task they came from."""
     benchmark = source.benchmark
     assert benchmark is not None
-    panels = []
-    used = []
-    for label, items in study.continual.items():
-        held = held_ids(items[0])
-        if held is None or not items[0].uses_memory:
-            continue
+    panels, used = [], []
+    for held, items in _distinct_memories(study):
         ids, tasks = held
         order = np.argsort(tasks, kind="stable")
         chosen = ids[order[np.linspace(0, len(order) - 1, min(HELD, len(order))).astype(int)]]
         rows = [take(benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
-        shown = f"{label}, seed {items[0].seed}: {len(chosen)} of {len(ids)} images"
-        panels.append(Picture(tiles(rows), shown, scale_for(benchmark.train.images.shape[1], 32)))
-        used.append(items[0].number)
+        names = ", ".join(item.label for item in items)
+        detail = f"seed {items[0].seed}, {len(chosen)} of {len(ids)} images"
+        panels.append(Picture(tiles(rows), names, scale_for(benchmark.train.images.shape[1], 40), detail=detail))
+        used += [item.number for item in items]
     if not panels:
         return None
     return Figure(
@@ -112,6 +111,21 @@ def memory_sheets(study: Study, source: Source) -> Figure | None:
         runs=tuple(used),
         columns=2,
     )
+
+
+def _distinct_memories(study: Study) -> list[tuple[tuple[np.ndarray, np.ndarray], list[Material]]]:
+    """What the first seed of each method held at the end. Reservoirs of one seed and size are equal: shown once."""
+    found: list[tuple[tuple[np.ndarray, np.ndarray], list[Material]]] = []
+    for items in study.continual.values():
+        held = held_ids(items[0]) if items[0].uses_memory else None
+        if held is None:
+            continue
+        same = next((members for known, members in found if np.array_equal(known[0], held[0])), None)
+        if same is None:
+            found.append((held, [items[0]]))
+        else:
+            same.append(items[0])
+    return found
 
 
 def held_ids(item: Material, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:

@@ -44,7 +44,8 @@ def _measures(drawn: Drawn) -> str:
 def _panel(item: Rendered, identifier: str, title: str) -> str:
     if item.pixels is not None:
         width, height = item.pixels
-        caption = f"<span>{html.escape(item.caption)}</span>" if item.caption else ""
+        detail = f" {html.escape(item.detail)}" if item.detail else ""
+        caption = f"<span><b>{html.escape(item.caption)}</b>{detail}</span>" if item.caption else ""
         return (
             f'<div class="picture">{caption}<img src="{data_uri(item.image, "WEBP")}" '
             f'width="{width}" height="{height}" alt="{html.escape(item.about)}"></div>'

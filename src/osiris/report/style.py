@@ -118,7 +118,7 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "osiris",
     "font.family": ["DejaVu Sans"],
     "font.size": 8.5,
-    "mathtext.fontset": "dejavusans",
+    "text.parse_math": False,
     "text.color": INK,
     "axes.edgecolor": MUTED,
     "axes.labelcolor": MUTED,
