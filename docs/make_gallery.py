@@ -1,0 +1,93 @@
+"""Write docs/gallery.md and its pictures from a report: `python docs/make_gallery.py REPORT_FOLDER`.
+
+The commands that made the present gallery stand in docs/gallery.md itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+from PIL import Image
+
+ORDER = (
+    "overview",
+    "accuracy",
+    "trade-off",
+    "matrices-class-agnostic",
+    "tasks",
+    "forgetting",
+    "neighbours",
+    "norms",
+    "overfitting",
+    "memory",
+    "similarity",
+    "distributions",
+    "maps",
+    "storage",
+    "health",
+    "losses",
+    "views",
+)
+WIDTH = 1500
+"""Pixels at most; a page shows fewer."""
+HEAD = """# Gallery
+
+Every figure below is a file of one report, made by one command from run directories alone. The page itself,
+`report.html`, also has the tables, the claims of the paper judged by these runs, and the command of every run.
+
+```
+{commands}
+```
+
+{scale}
+"""
+
+
+def main(report: Path, docs: Path) -> None:
+    pictures = docs / "gallery"
+    pictures.mkdir(exist_ok=True)
+    for old in pictures.glob("*.png"):
+        old.unlink()
+    parts = [HEAD.format(commands=commands(report), scale=scale(report))]
+    for name in ORDER:
+        for vector in sorted((report / "figures").glob(f"*-{name}.svg")):
+            text = vector.read_text(encoding="utf-8")
+            title, see = (unescape(re.search(rf"<{tag}>(.*?)</{tag}>", text).group(1)) for tag in ("title", "desc"))  # pyright: ignore
+            shrink(vector.with_suffix(".png"), pictures / f"{name}.png")
+            parts.append(f"## {title}\n\n{see}\n\n![{title}](gallery/{name}.png)\n")
+    (docs / "gallery.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def commands(report: Path) -> str:
+    """What was typed: runs that differ only in seed and folder are one line."""
+    page = (report / "report.html").read_text(encoding="utf-8")
+    lines: dict[str, list[str]] = {}
+    for command in re.findall(r'<li id="run-\d+".*?<code>(.*?)</code>', page):
+        plain = re.sub(r" --(out|quiet)( [^-]\S*)?", "", unescape(command))
+        seed = re.search(r"--seed (\d+)", plain)
+        lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
+    shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]
+    return "\n".join([*shown, "osiris report runs --out report"])
+
+
+def scale(report: Path) -> str:
+    """The sentence under the heading of the page."""
+    page = (report / "report.html").read_text(encoding="utf-8")
+    lead = re.search(r'<p class="lead">(.*?)</p>', page)
+    return unescape(re.sub(r"<[^>]+>", "", lead[1])) if lead else ""
+
+
+def shrink(source: Path, target: Path) -> None:
+    with Image.open(source) as image:
+        width = min(WIDTH, image.width)
+        small = image.convert("RGB").resize(
+            (width, round(image.height * width / image.width)), Image.Resampling.LANCZOS
+        )
+        small.quantize(192, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(target, optimize=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(__file__).parent)
