@@ -16,11 +16,20 @@ from torch import Tensor
 from osiris import processes
 from osiris.composition import resolve
 from osiris.method_config import MethodConfig
+from osiris.methods import READINGS, ZOO
 from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.evaluating import embed_sharded
 from osiris.training.optimisers import build_optimiser
 from osiris.training.plan import Phase, phases
+from osiris.training.tracking import Tracker
+
+COMPOSED = {
+    "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
+    "mixed-match": MethodConfig("lump", past="match:g+distil:h+elastic"),
+}
+CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
+"""Every method of the zoo, the readings of er+, and compositions of what no single method has."""
 
 
 def worker(rank: int, world: int, store: str, address: str) -> int:
@@ -70,15 +79,15 @@ def state(engine: Engine) -> dict[str, Tensor]:
 
 
 def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, Tensor]]:
-    """Of every step of two tasks and the beginning of a third, in float64; at the end the state of the run.
+    """Of the first steps of two tasks and the beginning of a third, in float64; at the end the state of the run.
 
     13 + 15 images a task: shares of X are 6 and 7, or 7 and 8; those of Y 4 and 5, or 5 and 6.
     """
-    built, stretch = build(method, norm, **engine)
+    built, stretch = build(method, norm, learning_rate=0.01, **engine)
     in_double(built)
     seen: list[dict[str, Tensor]] = []
     for phase in stretch:
-        steps = min(phase.steps, 3 if phase.task < 2 else 1)
+        steps = min(phase.steps, 2 if phase.task < 2 else 1)
         built.objective.begin_task(built.world(phase, 0))
         for step in range(steps):
             result = built.step(phase, step)
@@ -141,6 +150,17 @@ def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: A
         return loop.train(config(method, **engine), out, quiet=True)
     finally:
         Engine.step = step
+
+
+def tracked() -> dict[str, Any]:
+    """A measurement of overfitting in the third task."""
+    engine, stretch = build(MethodConfig("osiris-d"), "bn", learning_rate=0.005)
+    for phase in stretch[:2]:
+        for step in range(2):
+            engine.step(phase, step)
+    measured = Tracker(engine, 1).measure(stretch[2], 1)
+    assert measured is not None
+    return measured
 
 
 def failing(ranks: list[int], kind: str) -> int:

@@ -17,8 +17,27 @@ METHODS = ("osiris-d", "der", "ewc", "pocon", "lump")
 KILLED = -signal.SIGKILL
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("more", [("--save-every", "0"), ("--evaluate-every", "4")], ids=["save-always", "save-stages"])
+ALWAYS, STAGES = ("--save-every", "0"), ("--evaluate-every", "4")
+QUICK = {
+    ("osiris-d", ALWAYS),
+    ("osiris-d", STAGES),
+    ("der", STAGES),
+    ("ewc", ALWAYS),
+    ("pocon", ALWAYS),
+    ("lump", STAGES),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        pytest.param(
+            method, more, marks=() if (method, more) in QUICK else pytest.mark.slow, id=f"{method}-{more[0][2:]}"
+        )
+        for method in METHODS
+        for more in (ALWAYS, STAGES)
+    ],
+)
 def test_killed_again_and_again(
     method: str,
     more: tuple[str, ...],
@@ -27,16 +46,16 @@ def test_killed_again_and_again(
     uninterrupted: Callable[..., tuple[Path, int]],
     tmp_path: Path,
 ) -> None:
-    """One run, six deaths at random moments, each start continuing where the last one died."""
+    """One run, five deaths at random moments, each start continuing where the last one died."""
     expected, moments = uninterrupted(method, *more)
     moment = random.Random(f"{method}{more}")
     typed = arguments(arrays, tmp_path / "run", method, *more)
-    for _ in range(6):
+    for _ in range(5):
         code = server.run("doomed", tmp_path / "output", arguments=typed, death=moment.randint(1, moments // 4))
         assert code in (KILLED, 0), (tmp_path / "output").read_text()
     assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
     assert_same_run(expected, tmp_path / "run")
-    if more[0] == "--evaluate-every":  # nothing but stages was saved: the log has the same lines
+    if more == STAGES:  # nothing but stages was saved: the log has the same lines
         for event in ("step", "evaluation"):
             assert log(tmp_path / "run", event) == log(expected, event)
 
@@ -50,7 +69,7 @@ def test_killed_once_at_twenty_moments(
     moment = random.Random(method)
     durations: dict[tuple[str, ...], float] = {}
     for number in range(20):
-        more = ("--save-every", "0") if number % 2 else ("--evaluate-every", "4")
+        more = ALWAYS if number % 2 else STAGES
         expected, _ = uninterrupted(method, *more)
         if more not in durations:
             started = time.monotonic()

@@ -7,14 +7,15 @@ import dataclasses
 import process_jobs
 import pytest
 import torch
-from test_several_processes import CASES
+from process_jobs import CASES
 from tiny_runs import config
 
 from osiris.errors import UserError
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "predictor-bn"])
-@pytest.mark.parametrize("size", [5, 26])
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, 5) for name in CASES if name != "predictor-bn"), ("osiris-d", 26), ("pocon", 1)]
+)
 def test_gradients_are_those_of_the_whole_batch(name: str, size: int) -> None:
     """In float64, at every step, of every parameter: pieces that do not divide the batch, and just one view's worth."""
     whole = process_jobs.gradients(CASES[name], "gn")

@@ -8,19 +8,12 @@ import process_jobs
 import pytest
 import torch
 from pool import Failed, Pool
+from process_jobs import CASES
 from tiny_runs import log
 from torch import Tensor
 
 from osiris import processes
-from osiris.method_config import MethodConfig
-from osiris.methods import READINGS, ZOO
 from osiris.training.interrupt import STOPPED
-
-COMPOSED = {
-    "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
-    "mixed-match": MethodConfig("lump", past="match:g+distil:h+elastic"),
-}
-CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
 
 
 def relative(one: Tensor, other: Tensor) -> float:
@@ -52,8 +45,17 @@ def test_gradients_of_two_processes_are_those_of_one(name: str, norm: str, pool:
     assert all(torch.equal(alone[-1][key], together[0][-1][key]) for key in memory)
 
 
-@pytest.mark.parametrize("norm", ["gn", "bn"])
-@pytest.mark.parametrize("name", CASES)
+QUICK = {(name, "gn") for name in CASES} | {(name, "bn") for name in ("osiris-d", "der", "ewc", "lump", "predictor-bn")}
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        pytest.param(name, norm, marks=() if (name, norm) in QUICK else pytest.mark.slow)
+        for name in CASES
+        for norm in ("gn", "bn")
+    ],
+)
 def test_parameters_agree_after_twenty_steps(name: str, norm: str, pool: Pool) -> None:
     """In float32, with batches that do not split evenly: 1e-5 of the norm of f, g, h and what terms train."""
     alone = process_jobs.parameters(CASES[name], norm, steps=20)

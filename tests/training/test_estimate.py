@@ -1,0 +1,126 @@
+"""Memory before the start, and the cost of an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import benchmark, config, with_learning
+from torch.utils.flop_counter import FlopCounterMode
+
+from osiris.composition import resolve
+from osiris.errors import UserError
+from osiris.method_config import MethodConfig
+from osiris.models import EncoderConfig, build_encoder
+from osiris.training import estimate, loop
+from osiris.training.config import Config
+from osiris.training.estimate import (
+    Estimate,
+    available_memory,
+    bound_memory,
+    check_memory,
+    encoder_flops,
+    estimate_memory,
+)
+
+CPU = torch.device("cpu")
+
+
+def of(settings: Config) -> Estimate:
+    return estimate_memory(settings, resolve(settings.method), benchmark())
+
+
+def wide(method: str = "ft", width: int = 16, **engine: int) -> Config:
+    settings = config(method, **engine)
+    return replace(settings, encoder=replace(settings.encoder, width=width))
+
+
+@pytest.mark.parametrize("method", ["ft", "osiris-d", "pocon", "lump"])
+def test_the_estimate_is_what_autograd_keeps(method: str) -> None:
+    """The same count on real tensors, at the size of the run's largest batch."""
+    import process_jobs
+
+    engine, stretch = process_jobs.build(MethodConfig(method))
+    settings = engine.config
+    stored: dict[int, int] = {}
+    kept: list[torch.Tensor] = []
+    known = {
+        value.untyped_storage().data_ptr() for value in (*engine.networks.parameters(), *engine.objective.parameters())
+    }
+    known |= {value.untyped_storage().data_ptr() for value in (*engine.networks.buffers(), *engine.objective.buffers())}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            stored[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)
+        return tensor
+
+    for step in range(2):  # fills the memory
+        engine.step(stretch[0], step)
+    engine._update = lambda loss, *given: (loss > 0, loss.detach())  # pyright: ignore
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        engine.step(stretch[1], 1)  # the batch of fifteen
+    measured = sum(stored.values())
+    predicted = estimate_memory(replace(settings, method=MethodConfig(method)), engine.method, engine.benchmark)
+    assert measured < predicted.activations < 2 * measured + 200_000
+
+
+def test_more_of_anything_needs_more() -> None:
+    base = of(wide())
+    assert of(with_learning(wide(), batch_size=24)).activations > 1.5 * base.activations
+    assert of(wide(width=32)).networks > 3.5 * base.networks
+    assert of(wide("osiris-d")).activations > base.activations
+    assert of(wide("pocon")).networks > 3 * base.networks
+    assert of(wide("der")).memory > base.memory
+    assert of(wide(micro_batch=4)).activations < base.activations / 2
+    adam = replace(wide(), learning=replace(wide().learning, optimiser="adamw"))
+    assert of(adam).networks > base.networks
+
+
+@pytest.mark.parametrize("method", ["ft", "osiris-d", "pocon"])
+def test_the_bound_is_above_the_estimate(method: str) -> None:
+    for width in (4, 32):
+        for norm in ("gn", "bn"):
+            settings = wide(method, width)
+            settings = replace(settings, encoder=replace(settings.encoder, norm=norm))  # pyright: ignore
+            assert bound_memory(settings, resolve(settings.method), benchmark()) > of(settings).total
+
+
+def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = with_learning(wide("osiris-d", width=64), batch_size=28, memory_size=28)
+    need = of(settings)
+    check_memory(settings, resolve(settings.method), benchmark(), CPU)
+    monkeypatch.setattr(estimate, "available_memory", lambda device: need.total - 2**20)
+    with pytest.raises(UserError, match=r"needs about .* GB .* free\. Use --micro-batch 64"):
+        check_memory(settings, resolve(settings.method), benchmark(), CPU)
+    batch_norm = replace(settings, encoder=replace(settings.encoder, norm="bn"))
+    monkeypatch.setattr(estimate, "available_memory", lambda device: 2**20)
+    with pytest.raises(UserError) as told:
+        check_memory(batch_norm, resolve(settings.method), benchmark(), CPU)
+    assert "--micro-batch" not in str(told.value) and "--batch-size" in str(told.value)
+    monkeypatch.setattr(estimate, "available_memory", lambda device: None)
+    check_memory(settings, resolve(settings.method), benchmark(), CPU)
+
+
+def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "load_benchmark", lambda _: benchmark())
+    monkeypatch.setattr(estimate, "available_memory", lambda device: 2**20)
+    with pytest.raises(UserError, match="GB"):
+        loop.train(config(), tmp_path / "run", quiet=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_available_memory_is_what_the_machine_says() -> None:
+    assert available_memory(torch.device("meta")) is None
+    free = available_memory(CPU)
+    assert free is None or 0 <= free < 2**50
+
+
+@pytest.mark.parametrize("shape", [EncoderConfig(), EncoderConfig(width=8, blocks=(1, 2, 1, 1), stem="large")])
+def test_flops_are_those_that_torch_counts(shape: EncoderConfig) -> None:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        build_encoder(shape).eval()(torch.zeros(1, 3, 64, 64))
+    assert encoder_flops(shape, 64) == counter.get_total_flops()

@@ -1,0 +1,53 @@
+"""Nothing in a step waits for the device.
+
+On the meta device tensors have no values: whatever asks for one (item, bool, nonzero, a copy back) fails. The host's
+own tensors are real. So a step that runs there never looks at what the device computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from process_jobs import CASES
+from tiny_runs import benchmark, config, with_learning
+
+from osiris.composition import resolve
+from osiris.training import engine as engine_module
+from osiris.training.engine import Engine
+from osiris.training.optimisers import LARS
+from osiris.training.plan import phases
+
+
+NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "mixed-match")
+
+
+@pytest.mark.parametrize(("name", "norm"), [*((name, "gn") for name in NAMES), ("osiris-d", "bn"), ("pocon", "bn")])
+def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first and the second task; the fused optimisers refuse the meta device, so LARS stands in for them."""
+
+    def build(modules: Any, settings: Any) -> LARS:
+        return LARS([p for module in modules for p in module.parameters() if p.requires_grad], 0.1)
+
+    monkeypatch.setattr(engine_module, "build_optimiser", build)
+    settings = with_learning(config(norm=norm), memory_size=16)
+    method, data = resolve(CASES[name]), benchmark()
+    engine = Engine(settings, method, data, torch.device("meta"))
+    monkeypatch.setattr(engine, "represent", _without_autocast(engine))
+    for phase in phases(data, method.stream, 1, settings.learning.batch_size)[:2]:
+        result = engine.step(phase, 0)
+        engine.objective.after_step(engine.world(phase, 1))
+        assert result.finite.device.type == "meta"
+    with pytest.raises(RuntimeError):
+        result.finite.item()
+
+
+def _without_autocast(engine: Engine) -> Any:
+    """autocast does not know the meta device."""
+
+    def represent(views: Any, counts: Any, encode: Any = ("X",), passes: Any = None) -> Any:
+        as_is = lambda: torch.autocast("cpu", enabled=False)  # noqa: E731
+        return engine_module.Representations(engine.networks, views, counts, encode, None, as_is, passes)
+
+    return represent
