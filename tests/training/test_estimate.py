@@ -33,7 +33,7 @@ def of(settings: Config) -> Estimate:
 
 
 def wide(method: str = "ft", width: int = 16, **engine: int) -> Config:
-    settings = config(method, **engine)
+    settings = config(method, **engine)  # pyright: ignore[reportArgumentType]
     return replace(settings, encoder=replace(settings.encoder, width=width))
 
 

@@ -19,7 +19,6 @@ from osiris.training.engine import Engine
 from osiris.training.optimisers import LARS
 from osiris.training.plan import phases
 
-
 NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "mixed-match")
 
 
