@@ -32,8 +32,8 @@ def of(settings: Config) -> Estimate:
     return estimate_memory(settings, resolve(settings.method), benchmark())
 
 
-def wide(method: str = "ft", width: int = 16, **engine: int) -> Config:
-    settings = config(method, **engine)  # pyright: ignore[reportArgumentType]
+def wide(method: str = "ft", width: int = 16, micro_batch: int | None = None) -> Config:
+    settings = config(method, micro_batch=micro_batch)  # pyright: ignore[reportArgumentType]
     return replace(settings, encoder=replace(settings.encoder, width=width))
 
 
