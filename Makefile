@@ -28,7 +28,7 @@ docs: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest hypothesis ruff "pyright[nodejs]" import-linter
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest hypothesis ruff "pyright[nodejs]" import-linter tensorboard wandb
 	touch $(STAMP)
 
 clean:

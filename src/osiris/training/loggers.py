@@ -6,6 +6,7 @@ A logger has two methods: `log(record)` and `close()`.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -156,7 +157,7 @@ class WeightsAndBiases:
 
     def __init__(self, folder: Path, config: dict[str, Any], name: str) -> None:
         try:
-            import wandb
+            wandb = importlib.import_module("wandb")
         except ImportError:
             raise UserError("--wandb needs the extra: pip install 'osiris-ucl[wandb]'.") from None
         identity = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
