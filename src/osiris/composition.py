@@ -9,6 +9,7 @@ On the command line a role is a `+`-joined list of terms, each `NAME`, `NAME:SPA
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -140,6 +141,14 @@ def method_to_dict(method: Method) -> dict[str, Any]:
         "second_space": method.second_space,
         "stream": method.stream,
     }
+
+
+def method_from_dict(record: Mapping[str, Any]) -> Method:
+    """The inverse of `method_to_dict`; a term whose module is not imported here is an error that names it."""
+    fields = dict(record)
+    for role in ("current", "cross", "past"):
+        fields[role] = tuple(term_from_dict(term) for term in fields[role])
+    return Method(**fields)
 
 
 def _default_space(method: Method, role: str) -> str:

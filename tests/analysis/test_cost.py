@@ -1,7 +1,6 @@
 import pytest
 
 from osiris.analysis import cost
-from osiris.composition import method_to_dict
 from osiris.methods import ZOO, find_method
 
 PASSES = {
@@ -23,15 +22,14 @@ PASSES = {
 
 @pytest.mark.parametrize("name", ZOO)
 def test_passes_for_each_image(name: str):
-    passes = cost.encoder_passes(method_to_dict(find_method(name)))
-    assert (passes.trained, passes.frozen) == PASSES[name]
+    later = cost.later_cost(find_method(name))
+    assert (later.backward, later.frozen) == PASSES[name]
 
 
 def test_the_first_task_costs_as_much_as_ft():
-    composition = method_to_dict(find_method("osiris-d"))
-    work = cost.encoder_work(composition, [100, 100, 100], epochs=2, continual=True)
+    work = cost.encoder_work(find_method("osiris-d"), [100, 100, 100], epochs=2)
     assert work == 200 * 6 + 400 * (3.5 * 3 + 2)
-    assert cost.encoder_work(composition, [100, 100, 100], 2, continual=False) == 600 * 6
+    assert cost.encoder_work(find_method("offline"), [100, 100, 100], 2) == 600 * 6
 
 
 def test_estimate_and_throughput():

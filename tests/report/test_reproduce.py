@@ -55,10 +55,9 @@ def test_flops_of_the_papers_ft_by_hand():
     sizes = plan.sizes_of(config)
     assert sizes is not None and plan.evaluation_work(config, sizes, continual=True) == 5 * 60_000
     from osiris.analysis.cost import encoder_work
-    from osiris.composition import method_to_dict, resolve
+    from osiris.composition import resolve
 
-    composition = method_to_dict(resolve(config.method))
-    assert encoder_work(composition, sizes.train_per_task, 200, True) == 50_000 * 200 * 2 * 3
+    assert encoder_work(resolve(config.method), sizes.train_per_task, 200) == 50_000 * 200 * 2 * 3
 
 
 def test_unknown_targets_and_seeds_are_refused(capsys: pytest.CaptureFixture[str]):

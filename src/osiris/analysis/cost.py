@@ -7,54 +7,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from osiris.analysis.storage import reads_memory
-
-VIEWS = 2
+from osiris.analysis.tracing import IMAGES, Scene
+from osiris.methods import Method
+from osiris.representations import Passes
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Views through an encoder for each image of X, from the second task on (the first task is plain ft)."""
+class Cost:
+    """Views through an encoder for each image of X."""
 
-    trained: float
-    """Forward and backward."""
-    frozen: float
-    """Forward alone."""
+    forward: float
+    backward: float
+
+    def __str__(self) -> str:
+        return f"{self.forward:g}+{self.backward:g}"
 
     @property
-    def forwards(self) -> float:
+    def frozen(self) -> float:
+        """Forward passes without a backward."""
+        return self.forward - self.backward
+
+    @property
+    def work(self) -> float:
         """In units of one forward pass of one view."""
-        return 3 * self.trained + self.frozen
+        return self.forward + 2 * self.backward
 
 
-FT = Passes(trained=VIEWS, frozen=0)
+FT = Cost(forward=2, backward=2)
+"""Two views. The first task of every method is plain ft; offline and d1-only are nothing else."""
 
 
-def encoder_passes(composition: Mapping[str, Any]) -> Passes:
-    """From a method's composition, as config.json records it. (ewc's one pass per task for its Fisher is left out.)"""
-    terms = [term for role in ("current", "cross", "past") for term in composition.get(role, [])]
-    kinds = {term["kind"] for term in terms}
-    trained, frozen = float(VIEWS), 0.0
-    if reads_memory(terms) and "mixed" not in kinds:  # mixed images replace X and Y: no pass of their own
-        trained += VIEWS * float(composition.get("replay", 0.75))
-    if "expert" in kinds:  # its own pass, and one through its snapshot
-        trained, frozen = trained + VIEWS, frozen + VIEWS
-    if kinds & {"distil", "predict"}:
-        frozen += VIEWS
-    if "snapshot" in kinds:
-        frozen += VIEWS
-    return Passes(trained, frozen)
+def measure_cost(method: Method) -> dict[str, Cost]:
+    """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`.
+
+    ewc's one pass per task for its Fisher is left out.
+    """
+    scene, passes = Scene(method), Passes()
+    scene.loss(passes)
+    names = {"live": "f", "past": "f*", "frozen": "frozen", "other": "expert"}
+    costs = {}
+    for key, images in passes.forward.items():
+        encoder, _, source = key.partition(":")
+        costs[f"{names[encoder]}: {source}"] = Cost(images / IMAGES, passes.backward.get(key, 0) / IMAGES)
+    return costs
 
 
-def encoder_work(composition: Mapping[str, Any], images_per_task: Sequence[int], epochs: int, continual: bool) -> float:
+def total_cost(costs: Mapping[str, Cost]) -> Cost:
+    return Cost(sum(cost.forward for cost in costs.values()), sum(cost.backward for cost in costs.values()))
+
+
+def later_cost(method: Method) -> Cost:
+    """Of a step from the second task on."""
+    return total_cost(measure_cost(method)) if method.stream == "continual" else FT
+
+
+def encoder_work(method: Method, images_per_task: Sequence[int], epochs: int) -> float:
     """Encoder forward passes of single views in a whole run: the first task as ft, later ones with all terms."""
-    later = encoder_passes(composition) if continual else FT
     first, *rest = [count * epochs for count in images_per_task]
-    return first * FT.forwards + sum(rest) * later.forwards
+    return first * FT.work + sum(rest) * later_cost(method).work
 
 
 def throughput(rates: Sequence[float]) -> float:

@@ -11,28 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osiris.analysis.storage import Storage
-from osiris.analysis.tracing import IMAGES, Scene, Traced, symbol_of, trace
-from osiris.memory import Memory
+from osiris.analysis.cost import Cost, measure_cost
+from osiris.analysis.storage import Storage, measure_storage
+from osiris.analysis.tracing import Scene, Traced, symbol_of, trace
 from osiris.methods import ZOO, Method, find_method
 from osiris.models import EncoderConfig, ProjectorConfig
-from osiris.objective import Objective
-from osiris.representations import Passes
 
 Ticks = tuple[bool, bool, bool]
 """Isolated space for L_current, L_cross, L_past: the columns of Table 1."""
 COLUMNS = ("isolated", "cross", "past")
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Views through an encoder for each image of X."""
-
-    forward: float
-    backward: float
-
-    def __str__(self) -> str:
-        return f"{self.forward:g}+{self.backward:g}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_
         measured=measure_ticks(method),
         terms=trace(method),
         stores=stores(method),
-        storage=measure_storage(method, encoder, projector, memory_size, image_size),
+        storage=measure_storage(method, encoder, projector, memory_size, (3, image_size, image_size)),
         cost=measure_cost(method),
     )
 
@@ -143,46 +130,3 @@ def _mixed_difference(scene: Scene) -> float:
     scene.redraw("X", 0)
     scene.redraw("Y", 0)
     return abs(total)
-
-
-def measure_cost(method: Method) -> dict[str, Cost]:
-    """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`; offline and d1-only are steps of ft."""
-    scene, passes = Scene(method), Passes()
-    scene.loss(passes)
-    names = {"live": "f", "past": "f*", "frozen": "frozen", "other": "expert"}
-    costs = {}
-    for key, images in passes.forward.items():
-        encoder, _, source = key.partition(":")
-        costs[f"{names[encoder]}: {source}"] = Cost(images / IMAGES, passes.backward.get(key, 0) / IMAGES)
-    return costs
-
-
-def total_cost(costs: dict[str, Cost]) -> Cost:
-    return Cost(sum(cost.forward for cost in costs.values()), sum(cost.backward for cost in costs.values()))
-
-
-def measure_storage(
-    method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int = 500, image_size: int = 32
-) -> Storage:
-    """What the networks, terms and memory of a method really hold besides f and g, counted without allocating it."""
-    with torch.device("meta"):
-        objective = Objective(method, task_count=20)
-        networks = objective.build_networks(encoder, projector, seed=0)
-        fields = {name: projector.projector_output for name in objective.memory_fields}
-        memory = Memory(memory_size if method.reads_memory else 0, (3, image_size, image_size), fields)
-    extra: dict[str, int] = {}
-    modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
-    modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
-    for _, term, _ in objective.later:
-        modules += [(term.symbols.get(name, name), child) for name, child in term.named_children()]
-        for name, value in term.named_buffers(recurse=False):
-            kind = name.rstrip("0123456789").rstrip("_")
-            extra[kind] = extra.get(kind, 0) + value.numel()
-    for name, module in modules:
-        extra[name] = extra.get(name, 0) + sum(parameter.numel() for parameter in module.parameters())
-    return Storage(
-        pixels=memory.images.numel(),
-        slots=memory.size,
-        embeddings=sum(memory.get_buffer(f"field_{name}").numel() for name in memory.fields),
-        parameters=extra,
-    )

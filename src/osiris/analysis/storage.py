@@ -7,12 +7,14 @@ per memory slot for where an image came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
-from osiris.models.config import EncoderConfig, ProjectorConfig
+import torch
+
+from osiris.memory import Memory
+from osiris.methods import Method
+from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.objective import Objective
 
 SLOT_BYTES = 24
 """Source id, task and insertion step, 64 bits each."""
@@ -48,66 +50,31 @@ class Storage:
         return ", ".join(parts) or "nothing"
 
 
-@cache
-def encoder_parameters(config: EncoderConfig) -> int:
-    from osiris.models.encoder import build_encoder
-
-    return sum(parameter.numel() for parameter in build_encoder(config).parameters())
-
-
-def projector_parameters(features: int, config: ProjectorConfig) -> int:
-    """Linear with bias, Linear without."""
-    hidden = config.projector_hidden
-    return features * hidden + hidden + hidden * config.projector_output
-
-
-def predictor_parameters(config: ProjectorConfig) -> int:
-    """Linear and Linear, both with bias, in the space of g."""
-    hidden, size = config.projector_hidden, config.projector_output
-    return size * hidden + hidden + hidden * size + size
-
-
-def adapter_parameters(features: int) -> int:
-    """Four linear layers d - 2d - d - 2d - d."""
-    return 2 * (features * 2 * features + 2 * features) + 2 * (2 * features * features + features)
-
-
-def storage(
-    composition: Mapping[str, Any],
-    encoder: EncoderConfig,
-    projector: ProjectorConfig,
-    memory_size: int,
-    shape: Sequence[int],
+def measure_storage(
+    method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
 ) -> Storage:
-    """From a method's composition (as config.json records it) and the sizes. `shape`: (3, height, width)."""
-    terms = [term for role in ("current", "cross", "past") for term in composition.get(role, [])]
-    kinds = {term["kind"] for term in terms}
-    whole, head = encoder_parameters(encoder), projector_parameters(encoder.features, projector)
+    """What the networks, terms and memory of a method really hold besides f and g, counted without allocating it.
+
+    `shape`: (3, height, width) of an image.
+    """
+    with torch.device("meta"):
+        objective = Objective(method, task_count=20)
+        networks = objective.build_networks(encoder, projector, seed=0)
+        fields = {name: projector.projector_output for name in objective.memory_fields}
+        memory = Memory(memory_size if method.reads_memory else 0, shape, fields)
     extra: dict[str, int] = {}
-    if any(term.get("space") == "h" for term in terms):
-        extra["h"] = head
-    if kinds & {"distil", "predict"}:
-        extra["f*"] = whole
-    if "predict" in kinds:
-        extra |= {"g*": head, "predictor": predictor_parameters(projector)}
-    if "elastic" in kinds:
-        extra |= {"Fisher": whole, "theta*": whole}
-    if "expert" in kinds:
-        extra |= {"expert": whole, "its projector": head, "its snapshot": whole}
-        extra["adapter m"] = adapter_parameters(encoder.features)
-    if "snapshot" in kinds:
-        extra |= {"snapshot of f": whole, "adapter n": adapter_parameters(encoder.features)}
-    reads = reads_memory(terms)
-    slots = memory_size if reads else 0
+    modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
+    modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
+    for _, term, _ in objective.later:
+        modules += [(term.symbols.get(name, name), child) for name, child in term.named_children()]
+        for name, value in term.named_buffers(recurse=False):
+            kind = name.rstrip("0123456789").rstrip("_")
+            extra[kind] = extra.get(kind, 0) + value.numel()
+    for name, module in modules:
+        extra[name] = extra.get(name, 0) + sum(parameter.numel() for parameter in module.parameters())
     return Storage(
-        pixels=slots * shape[0] * shape[1] * shape[2],
-        slots=slots,
-        embeddings=slots * projector.projector_output if "match" in kinds else 0,
+        pixels=memory.images.numel(),
+        slots=memory.size,
+        embeddings=sum(memory.get_buffer(f"field_{name}").numel() for name in memory.fields),
         parameters=extra,
     )
-
-
-def reads_memory(terms: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any term needs Y."""
-    always = {"cross", "match", "mixed", "negatives"}
-    return any(term["kind"] in always or "Y" in str(term.get("batch", "")) for term in terms)

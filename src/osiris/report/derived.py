@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osiris.analysis import cost
-from osiris.analysis.storage import Storage, storage
+from osiris.analysis.storage import Storage, measure_storage
 from osiris.console import progress
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.statistics import deviation, mean
@@ -29,11 +29,11 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     """What each continual method stores, from its config; methods whose config was not copied along are left out."""
     sizes = {}
     for label, items in study.continual.items():
-        networks = shapes(items[0])
+        method, networks = items[0].composition, shapes(items[0])
         memory = items[0].run.config.get("learning.memory_size")
         size = study.metrics["fingerprint"].get("image_size")
-        if networks and items[0].composition and memory and size:
-            sizes[label] = storage(items[0].composition, *networks, memory, (3, *size))
+        if method and networks and memory and size:
+            sizes[label] = measure_storage(method, *networks, memory, (3, size[0], size[1]))
     return sizes
 
 
@@ -71,7 +71,8 @@ def cost_table(study: Study, protocol: str) -> Table | None:
         logs = [item.events("step") for item in items]
         if not all(logs):
             continue
-        passes = cost.encoder_passes(items[0].composition) if items[0].run.continual else cost.FT
+        method = items[0].composition
+        later = cost.later_cost(method) if method else None
         speed = [cost.throughput([record["images_per_second"] for record in log]) for log in logs]
         minutes = [log[-1]["seconds"] / 60 for log in logs]
         peaks = [max(record.get("peak_memory_mb") or 0.0 for record in log) for log in logs]
@@ -80,9 +81,9 @@ def cost_table(study: Study, protocol: str) -> Table | None:
             (
                 label,
                 _number(speed, 0),
-                Number(passes.trained, decimals=1),
-                Number(passes.frozen, decimals=1),
-                Number(passes.forwards / cost.FT.forwards, decimals=2),
+                Number(later and later.backward, decimals=1),
+                Number(later and later.frozen, decimals=1),
+                Number(later and later.work / cost.FT.work, decimals=2),
                 _number(minutes, 1),
                 _number(peaks, 0) if all(peaks) else Number(None),
                 _number(accuracy, 1),

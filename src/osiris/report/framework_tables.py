@@ -84,7 +84,7 @@ def _rules(rows: Sequence[Facts]) -> frozenset[int]:
 
 def cost_table(rows: Sequence[Facts]) -> Table:
     """Encoder passes per image of X, forward + backward, from the second task on."""
-    from osiris.analysis.framework import total_cost
+    from osiris.analysis.cost import total_cost
 
     sources = ("f: X", "f: Y", "f: mixed", "expert: X", "frozen: X")
     body = []

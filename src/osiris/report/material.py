@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from osiris.analysis.curves import Point
-from osiris.analysis.storage import reads_memory
+from osiris.composition import method_from_dict
+from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.runs import Run
 from osiris.files import read_json
+from osiris.methods import Method
 from osiris.report.style import order_of
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
@@ -67,17 +69,21 @@ class Material:
         return [record for record in self.log if record.get("event") == kind]
 
     @cached_property
-    def composition(self) -> dict[str, Any]:
+    def composition(self) -> Method | None:
+        """From config.json; None where it was not copied along, or has terms of a module that is not imported here."""
         path = self.run.path / "config.json"
-        return read_json(path).get("composition", {}) if path.exists() else {}
+        record = read_json(path).get("composition") if path.exists() else None
+        try:
+            return method_from_dict(record) if record else None
+        except UserError:
+            return None
 
     @property
     def uses_memory(self) -> bool:
         """Whether any term reads the memory; unknown compositions count as reading it."""
-        terms = [term for role in ("current", "cross", "past") for term in self.composition.get(role, [])]
-        if not terms:
+        if self.composition is None:
             return self.method not in ("ft", "offline", "d1-only")
-        return reads_memory(terms)
+        return self.composition.reads_memory
 
     @property
     def task_count(self) -> int:

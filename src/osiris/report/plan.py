@@ -66,7 +66,7 @@ def sizes_of(config: Config) -> Sizes | None:
 
 def estimate_run(run: PlannedRun) -> Estimate | None:
     """Training, the evaluations, and hours at the speed measured here; None where sizes are not known."""
-    from osiris.composition import method_to_dict, resolve
+    from osiris.composition import resolve
     from osiris.training.estimate import encoder_flops
 
     config = config_of(run)
@@ -75,7 +75,7 @@ def estimate_run(run: PlannedRun) -> Estimate | None:
         return None
     method = resolve(config.method)
     continual = method.stream == "continual"
-    work = encoder_work(method_to_dict(method), sizes.train_per_task, config.learning.epochs, continual)
+    work = encoder_work(method, sizes.train_per_task, config.learning.epochs)
     work += evaluation_work(config, sizes, continual)
     speed = forwards_per_second(config.encoder, sizes.side, config.engine.threads or 0)
     return estimate(work, encoder_flops(config.encoder, sizes.side), speed)
