@@ -53,7 +53,7 @@ def cpu(benchmark: str) -> Config:
     return replace(
         small,
         data=replace(small.data, train_per_class=100, bank_per_class=100, test_per_class=50),
-        learning=LearningConfig(epochs=16, batch_size=128, memory_size=250, learning_rate=0.06),
+        learning=LearningConfig(epochs=16, batch_size=64, memory_size=250, learning_rate=0.06),
         evaluation=ProtocolConfig(k=20),
     )
 
