@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osiris.data.base import ArrayImages, Split
 from osiris.errors import UserError
+from osiris.methods import find_method
+from osiris.training.config import Config, LearningConfig
 from osiris.training.plan import SMALLEST, Phase, batch_indices, learning_rate, phases, steps_per_epoch
+from osiris.training.start import check_sizes
 from tiny import tiny_benchmark
 
 sizes = st.integers(4, 200)
@@ -88,3 +94,15 @@ def test_learning_rate() -> None:
     assert cosine[10] == 1 and cosine[60] == pytest.approx(0.5)
     assert cosine[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.99)))
     assert all(later < earlier for earlier, later in itertools.pairwise(cosine[10:]))
+
+
+def test_a_first_task_too_short_for_the_memory_is_refused() -> None:
+    """lump pairs every image of X with one of Y: 13 images in one step need 13 in the memory after 10 presentations."""
+    whole = tiny_benchmark(tasks=2, per_task=13)
+    train = Split(ArrayImages(np.zeros((23, 3, 8, 8), np.uint8)), torch.tensor([0] * 10 + [1] * 13))
+    benchmark = replace(whole, train=train)
+    config = Config(learning=LearningConfig(epochs=1, batch_size=10, memory_size=50))
+    with pytest.raises(UserError, match="task 1 offers 10 images"):
+        check_sizes(config, find_method("lump"), benchmark)
+    check_sizes(replace(config, learning=replace(config.learning, epochs=2)), find_method("lump"), benchmark)
+    check_sizes(config, find_method("er"), benchmark)

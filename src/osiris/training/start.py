@@ -41,16 +41,19 @@ def prepare(config: Config, device: torch.device) -> None:
 def check_sizes(config: Config, method: Method, benchmark: Benchmark) -> None:
     """Numbers that only make sense together."""
     learning, world = config.learning, processes.world_size()
-    sizes = [
-        size
-        for phase in phases(benchmark, method.stream, learning.epochs, learning.batch_size)
-        for size in phase.batch_sizes
-    ]
+    plan = phases(benchmark, method.stream, learning.epochs, learning.batch_size)
+    sizes = [size for phase in plan for size in phase.batch_sizes]
     wanted = int(max(sizes) * method.replay)
     if method.reads_memory and learning.memory_size < wanted:
         raise UserError(
             f"the memory holds {learning.memory_size} images, but {method.name} replays {wanted} at each step; "
             f"use --memory-size {wanted} or more, or a smaller --batch-size."
+        )
+    offered = len(plan[0].indices) * learning.epochs
+    if method.reads_memory and offered < wanted:
+        raise UserError(
+            f"task 1 offers {offered} images to the memory, but {method.name} replays {wanted} at each step; "
+            f"use more --epochs, or a smaller --batch-size."
         )
     smallest = min(int(min(sizes) * method.replay) if method.reads_memory else min(sizes), min(sizes))
     if world > smallest:
