@@ -15,6 +15,7 @@ from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.published import Summary
 from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import deviation, mark, mean, paired_bootstrap, t_test
+from osiris.report.style import order_of
 from osiris.report.tables import Cell, Column, Number, Table, number_columns
 
 REFERENCES = ("offline", "d1-only")
@@ -119,7 +120,7 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
-    """Rows in the order of appearance, references last."""
+    """Methods in the order of the zoo (runs in the order of appearance), references last."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         members = groups.setdefault(run.method if by == "method" else str(run.path), [])
@@ -130,7 +131,10 @@ def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
                 " different runs. Leave one out, or give each run a row of its own with --by run."
             )
         members.append(run)
-    return sorted((Group(name, tuple(members)) for name, members in groups.items()), key=lambda one: not one.competes)
+    rows = [Group(name, tuple(members)) for name, members in groups.items()]
+    if by == "method":
+        rows.sort(key=lambda one: order_of(one.name))
+    return sorted(rows, key=lambda one: not one.competes)
 
 
 def _title(runs: Sequence[Run], protocol: str) -> str:

@@ -1,0 +1,114 @@
+"""What a step costs by method, and what --micro-batch saves.
+
+    python benchmarks/engine.py [--repeats 9]
+
+Steps: the second task of tinyworld with the cpu preset on one thread, CPU time, methods taking turns, so that another
+load on the machine matters little and to all alike; beside it the encoder work counted by running one step.
+Micro-batch: a step of osiris-d with an encoder of width 32 and a batch of 256 + 192 images, each in a process of its
+own, whose peak memory is read; and the estimates of that run and of the paper's, which compute shapes alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import torch
+
+from osiris.analysis.cost import FT, later_cost
+from osiris.data.benchmarks import load_benchmark
+from osiris.methods import ZOO, find_method
+from osiris.models import EncoderConfig
+from osiris.training.config import Config
+from osiris.training.engine import Engine
+from osiris.training.estimate import estimate_memory
+from osiris.training.plan import Phase, phases
+from osiris.training.presets import cpu, paper
+
+PIECES = (None, 128, 64, 32)
+
+
+def in_second_task(name: str, config: Config) -> tuple[Engine, Phase]:
+    """An engine after one step of the first task, in which the memory took what it was offered."""
+    method, benchmark = find_method(name), load_benchmark(config.data)
+    learning = config.learning
+    first, second, *_ = phases(benchmark, "continual", learning.epochs, learning.batch_size)
+    engine = Engine(config, method, benchmark, torch.device("cpu"))
+    engine.objective.begin_task(engine.world(first, 0))
+    for step in range(2):
+        engine.step(first, step)
+    engine.objective.end_task(engine.world(first, first.steps))
+    engine.objective.begin_task(engine.world(second, 0))
+    return engine, second
+
+
+def steps(repeats: int) -> None:
+    torch.set_num_threads(1)
+    names = [name for name, method in ZOO.items() if method.stream == "continual"]
+    ready = {name: in_second_task(name, cpu("tinyworld")) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for repeat in range(repeats + 1):
+        for name, (engine, phase) in ready.items():
+            began = time.process_time()
+            engine.step(phase, repeat)
+            times[name].append(time.process_time() - began)
+    print(f"{'method':10}{'ms per step':>14}{'of ft':>8}{'encoder work of ft':>21}")
+    for name in names:
+        ratio = statistics.median(one / ft for one, ft in zip(times[name][1:], times["ft"][1:]))
+        work = later_cost(find_method(name)).work / FT.work
+        print(f"{name:10}{1000 * statistics.median(times[name][1:]):14.1f}{ratio:8.2f}{work:21.2f}")
+
+
+def large(pieces: int | None) -> Config:
+    """The paper's batch on a middle-sized encoder."""
+    config = cpu("tinyworld")
+    data = replace(config.data, train_per_class=100)
+    learning = replace(config.learning, batch_size=256, memory_size=500)
+    encoder = EncoderConfig(width=32, blocks=(1, 1, 1, 1))
+    return replace(
+        config, data=data, learning=learning, encoder=encoder, engine=replace(config.engine, micro_batch=pieces)
+    )
+
+
+def child(pieces: int | None) -> None:
+    engine, phase = in_second_task("osiris-d", large(pieces))
+    began = time.process_time()
+    engine.step(phase, 0)
+    taken = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(json.dumps({"seconds": taken, "megabytes": peak / 2**20}))
+
+
+def micro_batch() -> None:
+    print(f"{'--micro-batch':14}{'CPU s':>8}{'peak MB':>10}{'estimate':>10}{'estimate, paper':>17}")
+    for pieces in PIECES:
+        done = subprocess.run([sys.executable, __file__, "--child", str(pieces)], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        measured, sizes = json.loads(done.stdout.splitlines()[-1]), []
+        for config in (large(pieces), replace(paper("tinyworld"), engine=large(pieces).engine)):
+            sizes.append(estimate_memory(config, find_method("osiris-d"), load_benchmark(config.data)).total / 2**20)
+        print(f"{pieces!s:14}{measured['seconds']:8.1f}{measured['megabytes']:10.0f}{sizes[0]:10.0f}{sizes[1]:17.0f}")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        return child(None if sys.argv[2] == "None" else int(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    print(f"{platform.machine()}, one thread, torch {torch.__version__}; {options.repeats} repeats")
+    steps(options.repeats)
+    print()
+    micro_batch()
+
+
+if __name__ == "__main__":
+    main()
