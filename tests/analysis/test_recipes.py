@@ -6,7 +6,7 @@ from osiris.errors import UserError
 
 def test_every_table_and_figure_has_a_recipe():
     tables = {f"table{number}" for number in range(2, 9)}
-    figures = {"fig2", "fig3a", "fig3b"} | {f"fig{number}" for number in range(4, 12)}
+    figures = {f"fig{number}" for number in range(2, 12)} | {"fig3a", "fig3b"}
     assert set(recipes.RECIPES) == tables | figures
 
 
@@ -18,7 +18,13 @@ def test_names_are_forgiving(name: str):
 def test_figures_by_several_names_and_unknown_ones_refused():
     assert recipes.find_recipe("figure 3a") is recipes.RECIPES["fig3a"]
     with pytest.raises(UserError, match="fig3a"):
-        recipes.find_recipe("fig3")
+        recipes.find_recipe("fig3c")
+
+
+def test_a_whole_figure_shows_what_its_panels_show():
+    whole, *panels = (recipes.RECIPES[name] for name in ("fig3", "fig3a", "fig3b"))
+    assert whole.shows == panels[0].shows + panels[1].shows
+    assert set(whole.methods) == set(panels[0].methods) | set(panels[1].methods) and whole.curves and whole.tracked
 
 
 def test_runs_are_named_apart_and_shared_where_equal():

@@ -17,7 +17,7 @@ COMPARED = ("ft", "lump", "cassle", "osiris-d")
 REPLAY = ("er", "lump", "osiris-r", "osiris-d")
 GEOMETRY = ("offline", "ft", "osiris-d")
 
-INTERVALS = {"paper": (500, 100), "paper-released": (500, 100), "cpu": (16, 8), "smoke": (2, 2)}
+INTERVALS = {"paper": (500, 100), "paper-released": (500, 100), "cpu": (32, 16), "smoke": (2, 2)}
 """Preset -> steps between evaluations inside tasks, and between looks at the memory."""
 
 
@@ -55,6 +55,14 @@ RECIPES: dict[str, Recipe] = {
         ("ft", "cassle", "lump", "d1-only"),
         ("figures/{benchmark}-norms",),
         norms=("bn", "gn"),
+    ),
+    "fig3": Recipe(
+        "Figure 3: plasticity, consolidation, stability, and overfitting to the memory",
+        (TWENTY,),
+        tuple(dict.fromkeys(COMPARED + REPLAY)),
+        ("figures/{benchmark}-trade-off", "figures/{benchmark}-overfitting"),
+        curves=True,
+        tracked=True,
     ),
     "fig3a": Recipe(
         "Figure 3a: plasticity, consolidation, stability",

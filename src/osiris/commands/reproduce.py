@@ -27,7 +27,7 @@ class Args:
     """
 
     target: tyro.conf.Positional[str]
-    """table2 to table8, fig2, fig3a, fig3b, fig4 to fig11."""
+    """table2 to table8, fig2 to fig11; fig3a and fig3b are the two panels of fig3."""
     preset: Literal["paper", "paper-released", "cpu", "smoke"] = "paper"
     """`paper` needs a GPU and days, `cpu` hours on a laptop; `smoke` only shows that the chain works."""
     plan: bool = False
