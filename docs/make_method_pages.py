@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from osiris.analysis.framework import COLUMNS, Facts, facts, total_cost
+from osiris.analysis.cost import total_cost
+from osiris.analysis.framework import COLUMNS, Facts, facts
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.files import write_text
@@ -29,8 +30,8 @@ from osiris.report.comparison import ablation_table
 from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
 FOLDER = Path(__file__).parent / "methods"
-RESULTS = Path(__file__).parent / "results" / "tinyworld.md"
-LINK = "[results/tinyworld.md](../results/tinyworld.md)"
+RESULTS = Path(__file__).parent / "results"
+LINK = "[results](../results/README.md)"
 MARK = re.compile(r"<!-- begin (?P<name>[a-z]+)(?: (?P<argument>\S+))? -->\n.*?<!-- end (?P=name) -->", re.DOTALL)
 ROLES = {"current": "L_current", "cross": "L_cross", "past": "L_past"}
 ABOUT = "ResNet-18, 500 images of 32x32"
@@ -136,7 +137,8 @@ def ours(name: str) -> str:
     """This method's rows in the tables of our results: for each heading the one over the most seeds."""
     best: dict[str, list[str]] = {}
     heading = ""
-    for part in re.split(r"\n\s*\n", RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""):
+    text = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"), key=_tinyworld_first))
+    for part in re.split(r"\n\s*\n", text):
         lines = [line.strip() for line in part.strip().splitlines()]
         columns = [cell.rstrip(" ↑↓") for cell in _cells(lines[0])] if lines else []
         if columns[:2] != ["method", "seeds"]:
@@ -150,9 +152,12 @@ def ours(name: str) -> str:
         return f"No runs of it in {LINK} yet."
     lines = [f"| data and protocol | seeds | {' | '.join(METRICS)} |", f"|---|---:|{'---:|' * len(METRICS)}"]
     lines += [f"| {_shortened(title)} | {' | '.join(values)} |" for title, values in best.items()]
-    return "\n".join(
-        [*lines, "", f"Percent, mean ± deviation over seeds; the commands stand beside the tables in {LINK}."]
-    )
+    about = f"Percent, mean ± deviation over seeds; the cpu preset: a small encoder and few images. Commands: {LINK}."
+    return "\n".join([*lines, "", about])
+
+
+def _tinyworld_first(path: Path) -> tuple[bool, str]:
+    return path.stem != "tinyworld", path.stem
 
 
 def _cells(line: str) -> list[str]:
