@@ -70,7 +70,7 @@ def commands(report: Path) -> str:
         seed = re.search(r"--seed (\d+)", plain)
         lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
     shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]
-    return "\n".join([*shown, "osiris report runs --out report"])
+    return "\n".join([*shown, "osiris report runs --out report --slow"])
 
 
 def scale(report: Path) -> str:
