@@ -79,6 +79,22 @@ def test_config_json_runs_the_run_again(tmp_path):
     assert (tmp_path / "a/metrics.json").read_bytes() == (tmp_path / "b/metrics.json").read_bytes()
 
 
+def test_a_config_on_another_benchmark(tmp_path, capsys):
+    assert train("--method", "ft", "--epochs", "1", "--out", tmp_path / "one") == 0
+    config = ["train", "--config", str(tmp_path / "one" / "config.json"), "--quiet"]
+    assert main([*config, "--benchmark", "tinywold", "--out", str(tmp_path / "two")]) == 2
+    assert "tinywold" in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path / "one"), "--benchmark", "split-tinyworld-5"]) == 2
+    assert "different run" in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_claim_no_directory(tmp_path, capsys):
+    (tmp_path / "text").write_text("no weights")
+    assert train("--init", tmp_path / "text", "--out", tmp_path / "run") == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert train("--method", "ft", "--epochs", "1", "--out", tmp_path / "run") == 0
+
+
 def test_a_finished_run_is_left_alone(tmp_path, capsys):
     assert train("--method", "ft", "--out", tmp_path / "run") == 0
     before = (tmp_path / "run" / "metrics.json").stat().st_mtime_ns
@@ -103,6 +119,9 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
         (["--cross-weight", "-1"], "--cross-weight is a weight from 0 up"),
         (["--k", "0"], "neighbours that vote"),
         (["--device", "tpu"], "unknown device"),
+        (["--micro-batch", "0"], "--micro-batch 0 is out of range"),
+        (["--track-overfitting", "0"], "--track-overfitting 0 is out of range"),
+        (["--threads", "0"], "--threads 0 is out of range"),
         (["--norm", "bn", "--micro-batch", "4"], "--micro-batch would change the statistics of BatchNorm"),
     ],
 )
@@ -121,6 +140,7 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
         (["train", "--preset", "cpux"], "Did you mean 'cpu'?"),
         (["trian"], "Did you mean 'train'?"),
         (["train", "--resume", "nowhere"], "no run directory"),
+        (["train", "--config", "nowhere.json", "--preset", "cpu"], "--preset cannot be combined"),
         (["train", "--config", "nowhere.json"], "cannot read the config"),
         (["evaluate"], "give either a run or checkpoint"),
         (["evaluate", "nowhere"], "does not exist"),

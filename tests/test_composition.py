@@ -13,9 +13,10 @@ from osiris.composition import ALIASES, kinds, method_to_dict, parse_terms, reso
 from osiris.errors import UserError
 from osiris.method_config import MethodConfig
 from osiris.methods import READINGS, ZOO, find_method
-from osiris.terms import Contrast, Cross, Distil, Match, Mixed, Negatives
+from osiris.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, X
 from osiris.terms_distillation import Elastic, Expert, Predict, Snapshot
 from osiris.training.config import Config, from_dict, to_dict
+from osiris.training.plan import batch_indices
 from tiny import tiny_engine, train
 
 
@@ -126,6 +127,32 @@ def test_an_open_weight_is_each_terms_own() -> None:
     assert past_weights(method="ewc", past="distil") == [1], "100 is ewc's, not that of what replaces it"
     assert past_weights(method="ewc", past="elastic+distil") == [100, 1]
     assert past_weights(method="ewc", past_weight=7.0) == [7]
+    assert past_weights(method="ft", past="elastic") == [100], "a role that was empty has no weight to keep"
+    assert past_weights(method="osiris-d", past="elastic") == [0.5]
+
+
+def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None:
+    """`match` in h: the memory keeps embeddings of h from task 2 on, and before that those of g, whose copy h is."""
+    engine, stretch = tiny_engine(composed(method="ft", past="match:h"), epochs=1, memory_size=40)
+    train(engine, stretch[:1])
+    engine.objective.begin_task(engine.world(stretch[1], 0))
+    slots = engine.memory.filled
+    with torch.no_grad():
+        list(engine.networks.heads["h"].parameters())[-1].neg_()
+    views = engine._views_of_x(engine._take(indices := batch_indices(stretch[1], 0, 0)), len(indices), 1, 0)
+    wanted = engine.represent({X: views}, {X: len(indices)})(X, head="h")[0].detach()
+    engine.step(stretch[1], 0)
+    stored = engine.memory.field("embedding_h", torch.arange(slots, slots + len(indices)))
+    torch.testing.assert_close(stored, wanted)
+    assert set(engine.memory.fields) == {"embedding_h"}
+
+
+def test_a_subclass_needs_a_name_of_its_own() -> None:
+    class Nameless(Distil):
+        pass
+
+    assert kinds()["distil"] is Distil
+    del Nameless
 
 
 @pytest.mark.parametrize(
@@ -152,6 +179,17 @@ def test_an_open_weight_is_each_terms_own() -> None:
         ({"method": "ft", "positive": "other"}, "--positive changes nothing"),
         ({"method": "er", "fisher_normaliser": "max"}, "--fisher-normaliser changes nothing"),
         ({"method": "osiris"}, "unknown method"),
+        ({"method": "Osiris-D"}, "Did you mean 'osiris-d'"),
+        ({"method": "er+/plus-foo"}, "plus-replay"),
+        ({"method": "er+/plus-current/no-past"}, "changes nothing in er\\+/plus-current"),
+        ({"method": "ft", "cross_weight": 0.3}, "--cross-weight changes nothing"),
+        ({"method": "ft", "past_weight": 3.0}, "--past-weight changes nothing"),
+        ({"method": "er", "second_space": "fresh"}, "--second-space changes nothing"),
+        ({"method": "cassle", "replay_fraction": 0.5}, "--replay-fraction changes nothing"),
+        ({"method": "offline", "past": "replay"}, "no second task"),
+        ({"past": "replay+none"}, "stands alone"),
+        ({"method": "ft", "current": "elastic"}, "nothing to learn from"),
+        ({"method": "ft", "past": "match:h", "second_space": "fresh"}, "--second-space copy"),
     ],
 )
 def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:

@@ -22,14 +22,17 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
     "union": ("contrast", {"batch": "X+Y"}),
 }
-_TERM = re.compile(r"(?P<name>[a-z-]+)(:(?P<space>[a-z]+))?(\((?P<options>[^)]*)\))?")
+_TERM = re.compile(r"(?P<name>[a-z][a-z0-9_-]*)(:(?P<space>[a-z]+))?(\((?P<options>[^)]*)\))?")
 
 
 def kinds(base: type[Term] = Term) -> dict[str, type[Term]]:
     """Every term there is by name, those of a user's own modules too: a new one needs no entry here."""
-    found = {base.kind: base} if base.kind else {}
+    found = {base.kind: base} if vars(base).get("kind") else {}
     for term in base.__subclasses__():
-        found |= kinds(term)
+        inner = kinds(term)
+        twins = sorted(found.keys() & inner.keys())
+        assert not twins, f"two terms are called {twins[0]!r}: {found[twins[0]].__name__}, {inner[twins[0]].__name__}"
+        found |= inner
     return found
 
 
@@ -40,14 +43,24 @@ def resolve(config: MethodConfig) -> Method:
     for role in ("current", "cross", "past"):
         text = getattr(config, role)
         if text is not None:
+            if method.stream != "continual":
+                raise UserError(f"--{role} changes nothing in {method.name!r}: it has no second task to act in.")
+            if role == "past" and not method.past:
+                method = replace(method, past_weight=None)  # each term's own
             method = replace(method, **{role: parse_terms(text, _default_space(method, role))})
             changes.append(f"{role}={text}")
-    for option in ("cross_weight", "past_weight", "second_space"):
+    for option, used in (
+        ("cross_weight", bool(method.cross)),
+        ("past_weight", bool(method.past)),
+        ("second_space", any("h" in term.spaces for term in method.terms)),
+    ):
         value = getattr(config, option)
         if value is not None:
+            _refuse_unused(method, option, used)
             method = replace(method, **{option: value})
             changes.append(f"{option.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{option}={value}")
     if config.replay_fraction is not None:
+        _refuse_unused(method, "replay_fraction", method.reads_memory)
         method = replace(method, replay=config.replay_fraction)
         changes.append(f"replay={config.replay_fraction:g}")
     for field, option in (
@@ -78,6 +91,8 @@ def _parse_term(text: str, space: str) -> Term:
         raise UserError(f"cannot read the term {text!r}; write NAME, NAME:SPACE or NAME(option=value).")
     name = matched["name"]
     known = kinds()
+    if name == "none":
+        raise UserError("`none` empties a role and stands alone; leave it out of a sum.")
     if name not in known and name not in ALIASES:
         raise unknown("term", name, [*known, *ALIASES, "none"])
     kind, options = ALIASES.get(name, (name, {}))
@@ -158,9 +173,13 @@ def _default_space(method: Method, role: str) -> str:
 
 
 def _with_option(method: Method, flag: str, option: str, value: Any) -> Method:
-    if not any(option in term.options for term in method.terms):
-        raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: none of its terms has it.")
+    _refuse_unused(method, flag, any(option in term.options for term in method.terms))
     return _changed(method, option, value)
+
+
+def _refuse_unused(method: Method, flag: str, used: bool) -> None:
+    if not used:
+        raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: none of its terms has it.")
 
 
 def _changed(method: Method, option: str, value: Any) -> Method:
@@ -173,12 +192,16 @@ def _changed(method: Method, option: str, value: Any) -> Method:
 def _check(method: Method) -> None:
     if not method.current:
         raise UserError("a method needs at least one current term; --current none leaves nothing to learn from.")
+    if not any(term.reads for term in method.current):
+        raise UserError("no current term looks at images: there is nothing to learn from after the first task.")
     for name, value in (("cross-weight", method.cross_weight), ("past-weight", method.past_weight)):
         if value is not None and not 0 <= value < float("inf"):
             raise UserError(f"--{name} is a weight from 0 up, not {value}.")
     if not 0 < method.replay <= 1:
         raise UserError(f"--replay-fraction is above 0 and at most 1, not {method.replay}.")
     for term in method.terms:
+        if "h" in term.memory_fields.values() and method.second_space == "fresh":
+            raise UserError("stored embeddings in h need --second-space copy: those of task 1 are g's.")
         if isinstance(term, Mixed) and method.replay != 1:
             raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
         if isinstance(term, Mixed) and not 0 < term.alpha < float("inf"):

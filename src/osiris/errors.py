@@ -13,6 +13,7 @@ class UserError(ValueError):
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """`unknown method 'osirs-d'. Did you mean 'osiris-d'? Choose from: ...`"""
     choices = list(choices)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    folded = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}.{hint} Choose from: {', '.join(choices)}.")

@@ -152,28 +152,34 @@ def _shared_space(method: Method) -> Method:
     return replace(method, cross=moved(method.cross), past=moved(method.past))
 
 
+def _renormalised(method: Method) -> Method:
+    """Weights of the roles that remain sum to 1; a term that has a weight of its own (ewc) keeps it."""
+    alone = None if method.past_weight is None else 1.0
+    return replace(method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else alone)
+
+
 ABLATIONS = {
     "shared-space": _shared_space,
     "no-cross": lambda method: replace(method, cross=()),
     "no-past": lambda method: replace(method, past=()),
-    "renormalised": lambda method: replace(
-        method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else 1.0
-    ),
+    "renormalised": _renormalised,
 }
 """`osiris-d/no-cross` and so on. What remains keeps its weight 1/2; `/renormalised` makes the weights sum to 1."""
 
 
 def find_method(name: str) -> Method:
     """`osiris-d`, `er+/plus-replay`, `osiris-d/no-cross`, `osiris-d/no-cross/no-past`."""
-    if name in READINGS:
-        return replace(READINGS[name], name=name)
     base, *ablations = name.split("/")
     if base not in ZOO:
         raise unknown("method", name, [*ZOO, *READINGS])
     method = ZOO[base]
+    readings = [reading.split("/")[1] for reading in READINGS if reading.startswith(f"{base}/")]
+    if ablations and ablations[0] in readings:
+        base, ablations = f"{base}/{ablations[0]}", ablations[1:]
+        method = READINGS[base]
     for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # weights are settled last
         if ablation not in ABLATIONS:
-            raise unknown("ablation", ablation, ABLATIONS)
+            raise unknown("ablation", ablation, [*readings, *ABLATIONS])
         before, method = method, ABLATIONS[ablation](method)
         if _written(before) == _written(method):
             raise UserError(f"/{ablation} changes nothing in {base}: {name!r} would be the same method without it.")

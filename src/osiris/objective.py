@@ -48,8 +48,9 @@ class Objective(nn.Module):
         return any(Y in term.reads for _, term, _ in self.active(task))
 
     @property
-    def memory_fields(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for _, term, _ in self.later for name in term.memory_fields))
+    def memory_fields(self) -> dict[str, str]:
+        """Field -> head, of all terms."""
+        return {field: head for _, term, _ in self.later for field, head in term.memory_fields.items()}
 
     def make(self, views: dict[str, Tensor], drawn: Drawn) -> dict[str, Tensor]:
         made = dict(views)

@@ -132,7 +132,9 @@ class Representations:
         return self._shared[key]
 
     def outputs(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        """Head outputs of this process' rows, before normalisation, [2, n, d]."""
+        """Head outputs of this process' rows, before normalisation, [2, n, d]; head=() is the encoder's own output."""
+        if not self._heads(head):
+            return self.features(name, encoder)
         *before, last = self._heads(head)
         key = (name, id(self._encoder(encoder)), tuple(id(module) for module in (*before, last)))
         if key not in self._outputs:
@@ -188,7 +190,10 @@ class Representations:
     def _encoder(self, encoder: str | nn.Module) -> nn.Module:
         if not isinstance(encoder, str):
             return encoder
-        return self.networks.encoder if encoder == "live" else self.networks.past["encoder"]
+        if encoder == "live":
+            return self.networks.encoder
+        assert "encoder" in self.networks.past, 'a term that uses encoder="past" says so: needs = {"past.encoder"}'
+        return self.networks.past["encoder"]
 
     def _heads(self, head: Head) -> list[nn.Module]:
         return [self._head(part) for part in (head if isinstance(head, tuple) else (head,))]
@@ -196,4 +201,7 @@ class Representations:
     def _head(self, head: str | nn.Module) -> nn.Module:
         if not isinstance(head, str):
             return head
-        return self.networks.past["g"] if head == "past.g" else self.networks.heads[head]
+        if head != "past.g":
+            return self.networks.heads[head]
+        assert "g" in self.networks.past, 'a term that uses head="past.g" says so: needs = {"past.g"}'
+        return self.networks.past["g"]

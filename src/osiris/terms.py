@@ -100,9 +100,9 @@ class Term(nn.Module):
         return frozenset({getattr(self, "space", "g")})
 
     @property
-    def memory_fields(self) -> tuple[str, ...]:
-        """Fields it wants stored with each memory image."""
-        return ()
+    def memory_fields(self) -> dict[str, str]:
+        """What it wants stored with each memory image: field -> head of the embedding (of view 1)."""
+        return {}
 
     def default_weight(self, task_count: int) -> float:
         """Its weight where a method leaves it open."""
@@ -231,13 +231,13 @@ class Match(Term):
         return (Y,)
 
     @property
-    def memory_fields(self) -> tuple[str, ...]:
-        return ("embedding",)
+    def memory_fields(self) -> dict[str, str]:
+        return {"embedding" if self.space == "g" else f"embedding_{self.space}": self.space}
 
     def loss(self, rep: Representations, drawn: Drawn, tau: float) -> Tensor:
         assert drawn.memory is not None and drawn.slots is not None
-        z = rep(Y, head=self.space)
-        return losses.match(z, drawn.memory.field("embedding", drawn.slots).to(z.dtype))
+        z, (field,) = rep(Y, head=self.space), self.memory_fields
+        return losses.match(z, drawn.memory.field(field, drawn.slots).to(z.dtype))
 
 
 @dataclass(eq=False)

@@ -69,10 +69,12 @@ class Elastic(Term):
         curvature = 2 * world.weight * largest
         bound = 2 * (1 + world.momentum) / world.learning_rate
         if world.task > 0 and curvature > bound:
+            # One more Fisher is added after each task: leave room for those to come.
+            stable = 0.5 * world.weight * bound / curvature * world.task / max(1, world.task_count - 1)
             raise UserError(
                 f"ewc would diverge in task {world.task + 1}: weight {world.weight:g} times the largest Fisher entry "
                 f"{largest:.3g} gives curvature {curvature:.3g}, and SGD at this learning rate is stable below "
-                f"{bound:.3g}. Use --past-weight {world.weight * bound / curvature * 0.5:.3g} or less, a smaller "
+                f"{bound:.3g}. Use --past-weight {stable:.3g} or less, a smaller "
                 f"--learning-rate, or --fisher-normaliser sum."
             )
 

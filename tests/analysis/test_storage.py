@@ -3,7 +3,7 @@
 import pytest
 
 from osiris.analysis.storage import Storage, measure_storage
-from osiris.methods import ZOO, find_method
+from osiris.methods import find_method
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 ENCODER = 11_168_832
@@ -32,7 +32,7 @@ def of(name: str) -> Storage:
     return measure_storage(find_method(name), EncoderConfig(), ProjectorConfig(), 500, (3, 32, 32))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_the_paper_counts_64_bits_for_everything(name: str):
     assert of(name).paper == 8 * EXPECTED[name]
 

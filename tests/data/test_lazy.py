@@ -107,7 +107,7 @@ def test_chosen_by_size_and_equal_to_the_cache(tmp_path: Path) -> None:
     assert lazy.location is not None and (lazy.location / "skipped.txt").exists()
     assert not (lazy.location / "train-images.npy").exists()
     again = load_benchmark(BenchmarkConfig(f"folder:{root}", decode_limit_mb=0))
-    assert again.checksum == lazy.checksum
+    assert again.checksum == lazy.checksum == whole.checksum
 
 
 def test_the_limit_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_a_labelled_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
 def test_a_folder_decoded_on_the_fly_gives_the_same_numbers(folder: Path, tmp_path: Path) -> None:
     cached = train(f"folder:{folder}", tmp_path / "cached")
     lazy = train(f"folder:{folder}", tmp_path / "lazy", "--decode-limit-mb", "0")
-    assert lazy["protocols"] == cached["protocols"]
+    assert lazy["protocols"] == cached["protocols"] and lazy["fingerprint"] == cached["fingerprint"]
 
 
 def test_a_folder_without_labels(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from osiris.methods import ZOO
 from osiris.report import svg
 from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of, swaps
+from tiny import PAPER
 
 
 def luminance(colour: str) -> float:
@@ -30,11 +30,11 @@ def test_colours_can_be_seen_on_both_grounds(style):
 
 
 def test_every_method_of_the_zoo_has_its_own_look():
-    assert set(ZOO) <= set(METHODS)
+    assert set(PAPER) <= set(METHODS)
     looks = [(style.dash, style.marker) for style in METHODS.values()]
     colours = [style.colour for style in METHODS.values()]
     assert len(set(colours)) == len(colours)
-    zoo = [(METHODS[name].dash, METHODS[name].marker) for name in ZOO]
+    zoo = [(METHODS[name].dash, METHODS[name].marker) for name in PAPER]
     assert len(set(zoo)) == len(zoo) and len(looks) == len(METHODS), "told apart without colour"
 
 

@@ -64,9 +64,11 @@ def test_a_damaged_newest_one_falls_back_with_a_notice(
     damage(tmp_path / "latest.pt")
     assert same(checkpoint.load_state(tmp_path), state(0))
     assert "latest.pt" in capsys.readouterr().err.replace("\n", "")
-    damaged = (tmp_path / "latest.pt").read_bytes()
-    (tmp_path / "previous.pt").write_bytes(damaged)
-    with pytest.raises(UserError, match="no checkpoint in"):
+    checkpoint.save_state(tmp_path, state(2))
+    assert same(checkpoint.read_state(tmp_path / "previous.pt"), state(0)), "the damaged one did not push it out"
+    for name in ("latest.pt", "previous.pt"):
+        (tmp_path / name).write_bytes((tmp_path / "damaged.pt").read_bytes())
+    with pytest.raises(UserError, match="No checkpoint in"):
         checkpoint.load_state(tmp_path)
 
 

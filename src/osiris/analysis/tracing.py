@@ -132,7 +132,8 @@ class Scene:
         ]
         for _, value in named:
             if value.is_floating_point() and value.requires_grad == (part == "weights"):
-                value.copy_(torch.randn(value.shape, generator=random, dtype=torch.float64) / value[0].numel() ** 0.5)
+                inputs = value.numel() / (len(value) if value.ndim else 1)
+                value.copy_(torch.randn(value.shape, generator=random, dtype=torch.float64) / inputs**0.5)
 
     def represent(self, passes: Passes | None = None) -> tuple[Watched, Drawn]:
         drawn = Drawn(self.memory, torch.arange(self.replayed), seed=0, task=1, step=0)
@@ -159,6 +160,7 @@ def symbol_of(module: nn.Module, networks: Networks, term: Term) -> str:
     """f, f*, g, h, g*, or what the term calls its own module."""
     named = {networks.encoder: "f", **{head: name for name, head in networks.heads.items()}}
     named |= {frozen: "f*" if name == "encoder" else f"{name}*" for name, frozen in networks.past.items()}
+    named |= {part: name for name, part in term.named_modules() if name}
     named |= {child: term.symbols.get(name, name) for name, child in term.named_children()}
     return named[module]
 

@@ -42,11 +42,13 @@ class Args:
 def parse(argv: list[str]) -> Args:
     """Presets depend on the benchmark, so those two are read first; every other flag then overrides the preset."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", default="paper")
-    first.add_argument("--benchmark", default="tinyworld")
+    first.add_argument("--preset")
+    first.add_argument("--benchmark")
     first.add_argument("--resume", type=Path)
     first.add_argument("--config", type=Path)
     known, rest = first.parse_known_args(argv)
+    if known.preset is not None and (known.resume is not None or known.config is not None):
+        raise UserError("--preset cannot be combined with --resume or --config, which bring every setting.")
     if known.resume is not None:
         from osiris.training.run_directory import read_config
 
@@ -57,7 +59,9 @@ def parse(argv: list[str]) -> Args:
         except (OSError, KeyError, ValueError) as error:
             raise UserError(f"cannot read the config {known.config}: {error}") from None
     else:
-        base, out = preset(known.preset, known.benchmark), None
+        known.benchmark = known.benchmark or "tinyworld"
+        base, out = preset(known.preset or "paper", known.benchmark), None
+    if known.benchmark is not None:
         rest += ["--benchmark", known.benchmark]
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
     about = inspect.getdoc(Args)

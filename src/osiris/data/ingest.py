@@ -90,13 +90,22 @@ def write_part(
         raise UserError(f"no image of the {part} part could be decoded. Is this the right place? {_first(tally)}")
     assert len(labels) in (0, count) and len(episodes) in (0, count), "all rows or none carry a label"
     tally.counts[part] = count
-    for name, numbers in (("labels", labels), ("episodes", episodes)):
-        if numbers:
-            array = np.asarray(numbers, dtype="<i8")
-            np.save(directory / f"{part}-{name}.npy", array, allow_pickle=False)
-            digest.update(name.encode() + array.tobytes())
+    for name, array in digest_numbers(digest, labels, episodes).items():
+        np.save(directory / f"{part}-{name}.npy", array, allow_pickle=False)
     tally.class_counts[part] = {str(label): number for label, number in sorted(Counter(labels).items())}
     tally.content[part] = digest.hexdigest()
+
+
+def digest_numbers(digest: hashlib._Hash, labels: list[int], episodes: list[int]) -> dict[str, np.ndarray]:
+    """Labels and episodes, those that are there, as arrays that have joined the digest of the pixels."""
+    arrays = {
+        name: np.asarray(numbers, dtype="<i8")
+        for name, numbers in (("labels", labels), ("episodes", episodes))
+        if numbers
+    }
+    for name, array in arrays.items():
+        digest.update(name.encode() + array.tobytes())
+    return arrays
 
 
 def refuse_or_note(origin: str, reason: UndecodableImage, strict: bool, tally: Tally) -> None:

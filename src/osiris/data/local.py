@@ -15,6 +15,8 @@ from osiris.errors import UserError
 SHARD = re.compile(r"^(?P<split>[a-z]+)-(?P<index>\d{5})-of-(?P<total>\d{5})(-[0-9a-f]+)?\.parquet$")
 MAGIC = b"PAR1"
 TAIL = 1 << 16
+SAVED = ("state.json", "dataset_dict.json")
+"""What `datasets` leaves in the folder of a data set that was saved to disk."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,26 @@ def resolve_place(name: str, data_dir: Path | None) -> str:
     if data_dir is not None:
         if not data_dir.expanduser().is_dir():
             raise UserError(f"--data-dir: {data_dir} is not a directory.")
-        return str(data_dir.expanduser())
+        below = [data_dir.expanduser() / part for part in (name, name.split("/")[-1])]
+        named = next((path for path in below if path.is_dir()), None)
+        return str(named or _one_dataset(data_dir.expanduser(), name))
+    if name.startswith(("/", "./", "../", "~")):
+        raise UserError(f"{name} does not exist.")
     variable = os.environ.get("OSIRIS_DATA")
     below = [Path(variable).expanduser() / part for part in (name, name.split("/")[-1])] if variable else []
     return next((str(path) for path in below if path.is_dir()), name)
+
+
+def _one_dataset(folder: Path, name: str) -> Path:
+    """Refuse a folder of several saved data sets: none of them has the name that was asked for."""
+
+    def saved(path: Path) -> bool:
+        return any((path / one).exists() for one in SAVED)
+
+    inside = [path.name for path in sorted(folder.iterdir()) if saved(path)]
+    if inside and not saved(folder):
+        raise UserError(f"--data-dir {folder} does not hold {name}, but the data sets {', '.join(inside)}.")
+    return folder
 
 
 def candidates(known: KnownDataset, root: Path) -> list[Path]:

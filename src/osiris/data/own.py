@@ -22,6 +22,7 @@ from osiris.data.ingest import (
     Tally,
     content_checksum,
     decoded,
+    digest_numbers,
     entry_part,
     refuse_or_note,
     refuse_skipped,
@@ -115,9 +116,8 @@ def hold_out(source: Source) -> Source:
     if not held.any():
         return source
     kept, test = (_subset(train, np.flatnonzero(mask)) for mask in (~held, held))
-    text = (
-        f"no test part is given: a fifth of each class ({held.sum():,} of {len(held):,} images) is held out for tests."
-    )
+    count = f"{held.sum():,} of {len(held):,} images"
+    text = f"no test part is given: about a fifth of each class ({count}) is held out for tests."
     return Source(**{**vars(source), "train": kept, "test": test, "notices": (*source.notices, text)})
 
 
@@ -137,7 +137,7 @@ def _build(directory: Path, catalogue: Catalogue, config: BenchmarkConfig, limit
     tally = Tally()
     for part, records in parts.items():
         if lazy:
-            _write_index(directory, part, records, f"{catalogue.content} {size}", size, config.strict, tally)
+            _write_index(directory, part, records, size, config.strict, tally)
         else:
             write_part(directory, part, records.rows(), len(records), size, config.strict, tally)
     write_skipped(directory, tally)
@@ -153,11 +153,12 @@ def _build(directory: Path, catalogue: Catalogue, config: BenchmarkConfig, limit
     }
 
 
-def _write_index(
-    directory: Path, part: str, records: Records, content: str, size: int, strict: bool, tally: Tally
-) -> None:
+def _write_index(directory: Path, part: str, records: Records, size: int, strict: bool, tally: Tally) -> None:
     """Decode everything once without keeping it, to know which images can be: training must not stumble later."""
     kept: list[int] = []
+    labels: list[int] = []
+    episodes: list[int] = []
+    digest = hashlib.sha256()
     with progress(f"checking {part}", len(records)) as ticker:
         for number, (row, pixels, _) in enumerate(decoded(records.rows(), size)):
             ticker.advance()
@@ -165,11 +166,15 @@ def _write_index(
                 refuse_or_note(row.origin, pixels, strict, tally)
             else:
                 kept.append(number)
+                digest.update(pixels.data)
+                labels += [] if row.label is None else [row.label]
+                episodes += [] if row.episode is None else [row.episode]
     if not kept:
         raise UserError(f"no image of the {part} part could be decoded. The first one: {tally.skipped[0]}")
     np.save(directory / f"{part}-kept.npy", np.asarray(kept, dtype=np.int64), allow_pickle=False)
     tally.counts[part] = len(kept)
-    tally.content[part] = hashlib.sha256(f"{content} {part} {kept}".encode()).hexdigest()
+    digest_numbers(digest, labels, episodes)
+    tally.content[part] = digest.hexdigest()  # as if it were cached: where images lie does not change what they are
 
 
 def _lazy_part(entry: cache.Entry, part: str, records: Records, size: int) -> Part:

@@ -18,12 +18,10 @@ from osiris.report.style import INK, MUTED, order_of, style_of
 from osiris.report.training_figures import legend_of
 
 CLASSES_SHOWN = 12
-DIRECT = 5
-"""Up to so many points carry their names; more have a legend."""
 HEALTH = {
     "effective_rank": ("Effective rank", "directions in use"),
     "spread": ("Spread", "relative to an even spread"),
-    "uniformity": ("Uniformity", "log mean potential (lower: more even)"),
+    "uniformity": ("Uniformity", "lower: more even"),
 }
 
 
@@ -136,8 +134,6 @@ def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | 
             axes.errorbar(
                 megabytes, mean, spread, color=style.colour, marker=style.marker, markersize=7, linewidth=1, capsize=2
             )
-            if len(rows) <= DIRECT:
-                drawing.direct_label(axes, megabytes, mean, label)
         axes.grid(visible=True, axis="x")
         axes.margins(x=0.16, y=0.12)
         axes.set_xlabel("extra storage (MB)")
@@ -154,7 +150,7 @@ def storage(study: Study, protocol: str, sizes: dict[str, Storage]) -> Figure | 
         f"{protocol} KNN",
         tuple(item.number for item in items),
         seeds_of(items),
-        [(label, style_of(label)) for label in rows] if len(rows) > DIRECT else (),
+        [(label, style_of(label)) for label in rows],
         columns=2,
     )
 

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 
 from osiris.analysis.curves import Curve
-from osiris.report.style import GRID, HEAT, INK, MUTED, ON_DARK, ON_LIGHT, Style
+from osiris.report.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
 
@@ -97,9 +97,3 @@ def luminance(colour: Sequence[float] | np.ndarray) -> float:
     """Relative luminance of an RGB colour in [0, 1], with the square root taken: about as light as it looks."""
     red, green, blue = (float(part) ** 2.2 for part in colour[:3])
     return float(np.sqrt(0.2126 * red + 0.7152 * green + 0.0722 * blue))
-
-
-def direct_label(axes: Axes, x: float, y: float, text: str, colour: str = INK, **options) -> None:
-    axes.annotate(
-        text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, color=colour, **options
-    )

@@ -86,13 +86,15 @@ def cost_table(rows: Sequence[Facts]) -> Table:
     """Encoder passes per image of X, forward + backward, from the second task on."""
     from osiris.analysis.cost import total_cost
 
-    sources = ("f: X", "f: Y", "f: mixed", "expert: X", "frozen: X")
+    usual = ("f: X", "f: Y", "f: mixed", "expert: X", "frozen: X")
+    sources = tuple(dict.fromkeys([*usual, *(_source(name) for row in rows for name in row.cost)]))
     body = []
     for row in rows:
-        costs = {_source(name): cost for name, cost in row.cost.items()}
-        assert set(costs) <= set(sources), costs
-        total = total_cost(row.cost)
-        body.append((row.name, *(str(costs.get(name, "-")) for name in sources), str(total)))
+        cells = []
+        for source in sources:
+            parts = {name: cost for name, cost in row.cost.items() if _source(name) == source}
+            cells.append(str(total_cost(parts)) if parts else "-")
+        body.append((row.name, *cells, str(total_cost(row.cost))))
     return Table(
         title="Encoder passes for each image of X: forward + backward",
         columns=tuple(Column(name) for name in ("method", *sources, "sum")),

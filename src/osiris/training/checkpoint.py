@@ -85,15 +85,22 @@ def room_on_disk(folder: Path) -> Iterator[None]:
 
 def load_state(folder: Path) -> dict[str, Any] | None:
     """The newest whole state; a damaged one is passed over with a notice. None where there is none at all."""
-    paths = [path for path in (folder / "latest.pt", folder / "previous.pt") if path.exists()]
-    for path in paths:
+    latest, previous = folder / "latest.pt", folder / "previous.pt"
+    if not latest.exists() and not previous.exists():
+        return None
+    damage: list[UserError] = []
+    for path in (path for path in (latest, previous) if path.exists()):
         try:
-            return read_state(path)
+            state = read_state(path)
         except UserError as error:
-            warn(f"{error} Falling back to the checkpoint before it.")
-    if paths:
-        raise UserError(f"no checkpoint in {folder} can be read; remove the run directory to start again.")
-    return None
+            damage.append(error)
+            continue
+        if damage:
+            warn(f"{damage[0]} Falling back to the checkpoint before it.")
+            latest.replace(folder / "damaged.pt")  # or else the next one saved would push it over the good one
+        return state
+    reasons = " ".join(str(error) for error in damage)
+    raise UserError(f"{reasons} No checkpoint in {folder} can be read; remove the run directory to start again.")
 
 
 def load_for_all(folder: Path) -> dict[str, Any] | None:
@@ -110,12 +117,17 @@ def load_for_all(folder: Path) -> dict[str, Any] | None:
     return torch.load(io.BytesIO(processes.broadcast(buffer.getvalue())), map_location="cpu", weights_only=True)
 
 
+def _reason(error: Exception) -> str:
+    """The first sentence: torch goes on with advice that would open files of strangers."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return text.split(". ")[0].rstrip(".")
+
+
 def read_state(path: Path) -> dict[str, Any]:
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise UserError(f"{path} is damaged or no osiris checkpoint ({reason}).") from error
+        raise UserError(f"{path} is damaged or no osiris checkpoint ({_reason(error)}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or "state" not in record:
         raise UserError(f"{path} is no osiris checkpoint of this version.")
     if digest(record["state"]) != record["digest"]:

@@ -112,14 +112,14 @@ class Config:
             ("tau", learning.tau, 1e-4, 1e3),
             ("projector-hidden", self.projector.projector_hidden, 1, 1_000_000),
             ("projector-output", self.projector.projector_output, 2, 1_000_000),
-            ("threads", self.engine.threads or 1, 1, 4096),
-            ("micro-batch", self.engine.micro_batch or 1, 1, 1_000_000),
+            ("threads", self.engine.threads, 1, 4096),
+            ("micro-batch", self.engine.micro_batch, 1, 1_000_000),
             ("log-every", self.engine.log_every, 1, 10**9),
             ("save-every", self.engine.save_every, 0, 1e6),
             ("skip-bad-steps", self.engine.skip_bad_steps, 0, 10**9),
-            ("track-overfitting", self.engine.track_overfitting or 1, 1, 10**9),
+            ("track-overfitting", self.engine.track_overfitting, 1, 10**9),
         ):
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 raise UserError(f"--{name} {value} is out of range; it goes from {low} to {high:g}.")
         if self.engine.micro_batch is not None and self.encoder.norm == "bn":
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")

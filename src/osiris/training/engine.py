@@ -105,7 +105,7 @@ class Engine:
         statistics = [statistic.clone() for statistic in self.running_statistics]
         rep = self.represent(views, counts, self.objective.inputs(task), passes)
         loss, values = self.objective(rep, drawn)
-        fields = self._fields(rep)
+        fields = self._fields(rep, task)
         finite, norm = self._update(loss, phase, step)
         for statistic, before in zip(self.running_statistics, statistics):
             statistic.copy_(torch.where(finite, statistic, before))
@@ -114,10 +114,12 @@ class Engine:
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
 
     @torch.no_grad()
-    def _fields(self, rep: Representations) -> dict[str, Tensor]:
+    def _fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
         """der: the embedding of this step's model, so before the update. What is no number becomes zero, which pulls
-        a normalised vector nowhere: a bad step must not spoil the memory."""
-        return {name: torch.nan_to_num(rep(X, head="g")[0].detach(), 0.0, 0.0, 0.0) for name in self.memory.fields}
+        a normalised vector nowhere: a bad step must not spoil the memory. h begins task 2 as a copy of g, so in the
+        first task its embeddings are those of g."""
+        heads = {name: head if task else "g" for name, head in self.objective.memory_fields.items()}
+        return {name: torch.nan_to_num(rep(X, head=head)[0].detach(), 0.0, 0.0, 0.0) for name, head in heads.items()}
 
     def represent(
         self,
@@ -247,16 +249,20 @@ class Engine:
         return tensors
 
     def initialise(self, path: Path) -> None:
-        """--init: start the encoder from given weights; says which are missing or of another shape."""
-        tensors, _ = load_tensors(path)
-        prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
-        given = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        wanted = self.networks.encoder.state_dict()
-        missing = [name for name in wanted if name not in given]
-        shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-        if missing or shapes:
-            problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-            raise UserError(
-                f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
-            )
-        self.networks.encoder.load_state_dict({name: given[name] for name in wanted})
+        """--init: start the encoder from given weights."""
+        self.networks.encoder.load_state_dict(initial_weights(path, self.networks.encoder.state_dict()))
+
+
+def initial_weights(path: Path, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of --init for an encoder with the state `wanted`; says which are missing or of another shape."""
+    tensors, _ = load_tensors(path)
+    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
+    given = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    missing = [name for name in wanted if name not in given]
+    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+    if missing or shapes:
+        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
+        raise UserError(
+            f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
+        )
+    return {name: given[name] for name in wanted}

@@ -43,7 +43,7 @@ from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Diverged, Meter
 from osiris.training.plan import Phase, phases
 from osiris.training.run_directory import RunDirectory
-from osiris.training.start import check_sizes, prepare, same_threads
+from osiris.training.start import check_initial_weights, check_sizes, prepare, same_threads
 from osiris.training.tracking import Tracker
 
 __all__ = ["STOPPED", "Diverged", "Position", "Run", "Stopped", "train"]
@@ -87,6 +87,7 @@ def train(config: Config, out: Path, quiet: bool = False) -> dict[str, Any]:
             check_sizes(config, method, benchmark)
             check_memory(config, method, benchmark, device)
             if first:
+                check_initial_weights(config, directory.checkpoints)
                 for text in benchmark.notices:
                     notice(text)
                 directory.record(config, method_to_dict(method), str(device), processes.world_size())

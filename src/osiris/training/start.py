@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -12,7 +13,9 @@ from osiris import processes
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
 from osiris.methods import Method
+from osiris.models import build_encoder
 from osiris.training.config import Config
+from osiris.training.engine import initial_weights
 from osiris.training.plan import phases
 
 
@@ -36,6 +39,15 @@ def prepare(config: Config, device: torch.device) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
         torch.backends.cuda.matmul.allow_tf32 = config.engine.tf32
         torch.backends.cudnn.allow_tf32 = config.engine.tf32
+
+
+def check_initial_weights(config: Config, checkpoints: Path) -> None:
+    """--init can be read and fits, before anything is written; a run that has begun does not need it any more."""
+    if config.engine.init is None or (checkpoints / "latest.pt").exists() or (checkpoints / "previous.pt").exists():
+        return
+    with torch.device("meta"):
+        wanted = build_encoder(config.encoder).state_dict()
+    initial_weights(config.engine.init, wanted)
 
 
 def check_sizes(config: Config, method: Method, benchmark: Benchmark) -> None:
