@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
 
+from osiris import losses
 from osiris.analysis.cost import measure_cost, total_cost
 from osiris.analysis.framework import Facts, all_facts, measure_ticks
 from osiris.analysis.storage import measure_storage
 from osiris.analysis.tracing import Path, Scene, trace
 from osiris.cli import main
 from osiris.composition import method_from_dict, method_to_dict
-from osiris.methods import READINGS, ZOO, find_method
+from osiris.methods import READINGS, ZOO, find_method, past
 from osiris.models import EncoderConfig, ProjectorConfig
-from osiris.representations import Passes
+from osiris.report.framework_tables import cost_table
+from osiris.representations import Networks, Passes, Representations
+from osiris.terms import Drawn, Term, X, Y
 from tiny import PAPER, tiny_engine, train
 
 RESNET, PROJECTOR = EncoderConfig(), ProjectorConfig()
@@ -178,6 +183,50 @@ def test_measuring_uses_no_global_generator() -> None:
     before = torch.get_rng_state()
     measure_ticks(find_method("cassle"))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@dataclass(eq=False)
+class Unusual(Term):
+    """Sees Y through the past encoder without a projector; a buffer without dimensions, and a head in a container."""
+
+    kind: ClassVar[str] = "unusual-2"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (X, Y)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        self.register_buffer("level", torch.tensor(1.0))
+        features = next(iter(networks.heads["g"].parameters())).shape[1]
+        self.heads = torch.nn.ModuleDict({"first": torch.nn.Linear(features, 4, bias=False)})
+        self.nothing = torch.nn.Identity()
+
+    def loss(self, rep: Representations, drawn: Drawn, tau: float) -> torch.Tensor:
+        kept = losses.match(rep(Y, head=())[0], rep(Y, head=(), encoder="past")[0])
+        first, second = rep(X, head=self.heads["first"])
+        return self.get_buffer("level") * kept + losses.match(first, second)
+
+
+def test_a_term_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ZOO, "unusual", ZOO["ft"] | past(Unusual()))
+    row = next(row for row in all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16) if row.name == "unusual")
+    assert {key: str(cost) for key, cost in row.cost.items()} == {"f: X": "2+2", "f: Y": "1.5+1.5", "f*: Y": "1.5+0"}
+    assert row.terms[1].reaches == ("f", "heads") and row.kind == "replay" and row.measured == (True, False, True)
+    table = cost_table([*all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16)])
+    assert "frozen: Y" in [column.name for column in table.columns]
+    engine, stretch = tiny_engine(ZOO["unusual"], epochs=1)
+    assert all(bool(result.finite) for result in train(engine, stretch[:2]))
+
+
+def test_a_term_that_does_not_say_what_it_needs() -> None:
+    class Silent(Unusual):
+        kind: ClassVar[str] = "silent"
+        needs: ClassVar[frozenset[str]] = frozenset()
+
+    engine, stretch = tiny_engine(ZOO["ft"] | past(Silent()), epochs=1)
+    with pytest.raises(AssertionError, match="needs ="):
+        train(engine, stretch[:2])
 
 
 def test_the_list_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,5 +198,7 @@ def _path(networks: Networks, term: Term, source: str, encoder: nn.Module, heads
 
 
 def _moves(value: Tensor, leaves: list) -> bool:
+    if not leaves:
+        return False
     gradients = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     return any(gradient is not None and bool(gradient.abs().max() > 0) for gradient in gradients)
