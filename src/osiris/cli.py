@@ -86,7 +86,14 @@ def _fail(message: str, code: int) -> int:
 
 
 def entry() -> None:
-    sys.exit(main())
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Threads of the process group may still be at work when the interpreter takes itself apart, and then abort the
+        # process, which torchrun would call a failure. All files are closed by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
