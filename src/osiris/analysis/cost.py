@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from osiris.analysis.tracing import IMAGES, Scene
+from osiris.analysis.tracing import IMAGES, Scene, one_thread
 from osiris.methods import Method
 from osiris.representations import Passes
 
@@ -40,6 +41,7 @@ FT = Cost(forward=2, backward=2)
 """Two views. The first task of every method is plain ft; offline and d1-only are nothing else."""
 
 
+@one_thread()
 def measure_cost(method: Method) -> dict[str, Cost]:
     """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`.
 
@@ -59,6 +61,7 @@ def total_cost(costs: Mapping[str, Cost]) -> Cost:
     return Cost(sum(cost.forward for cost in costs.values()), sum(cost.backward for cost in costs.values()))
 
 
+@cache
 def later_cost(method: Method) -> Cost:
     """Of a step from the second task on."""
     return total_cost(measure_cost(method)) if method.stream == "continual" else FT

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from osiris.analysis.cost import Cost, measure_cost
 from osiris.analysis.storage import Storage, measure_storage
-from osiris.analysis.tracing import Scene, Traced, symbol_of, trace
+from osiris.analysis.tracing import Scene, Traced, one_thread, symbol_of, trace
 from osiris.methods import ZOO, Method, find_method
 from osiris.models import EncoderConfig, ProjectorConfig
 
@@ -50,6 +50,7 @@ class Facts:
         return tuple(column for column, said, seen in zip(COLUMNS, self.paper, self.measured) if said != seen)
 
 
+@one_thread()
 def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, image_size: int) -> Facts:
     method = find_method(name)
     return Facts(

@@ -100,6 +100,17 @@ class WatchedMemory(Memory):
         return super().field(name, slots)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For work so small that threads would only wait for each other: on a busy machine that takes minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Scene:
     """A method in its second task: tiny networks, random images, a full memory, in float64."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import osiris
+from osiris.analysis.tracing import one_thread
 from osiris.console import progress
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
@@ -33,24 +33,11 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
         raise UserError("none of these runs has finished; a report needs at least one.")
     found = studies(runs)
     _prepare(out)
-    with _one_thread():
+    with one_thread():
         chapters = _chapters(found, Book(out, slow))
     page = out / "report.html"
     write_text(page, _page(title or _title(found), found, chapters))
     return page
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small tensors: threads that wait for each other would cost more than they bring."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _chapters(found: Sequence[Study], book: Book) -> list[Chapter]:
