@@ -22,7 +22,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
-from osiris.augment import VIEW_1, VIEW_2, Parameters, TwoViews, draw
+from osiris.augment.views import VIEW_1, VIEW_2, Parameters, TwoViews, draw
 from osiris.randomness import generator
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)

@@ -22,9 +22,9 @@ from dataclasses import replace
 
 import torch
 
-from osiris.analysis.cost import FT, later_cost
 from osiris.data.benchmarks import load_benchmark
-from osiris.methods import ZOO, find_method
+from osiris.framework.cost import FT, later_cost
+from osiris.framework.methods import ZOO, find_method
 from osiris.models import EncoderConfig
 from osiris.training.config import Config
 from osiris.training.engine import Engine

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from osiris.analysis.cost import total_cost
-from osiris.analysis.framework import COLUMNS, Facts, facts
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.files import write_text
-from osiris.methods import READINGS, ZOO, find_method
+from osiris.framework.cost import total_cost
+from osiris.framework.facts import COLUMNS, Facts, facts
+from osiris.framework.methods import READINGS, ZOO, find_method
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report import method_picture
 from osiris.report.comparison import ablation_table

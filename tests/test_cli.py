@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from osiris.cli import COMMANDS, main
-from osiris.methods import ZOO
+from osiris.framework.methods import ZOO
 
 SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--quiet"]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import naive
+from osiris.framework.representations import Representations
+from osiris.framework.terms import Drawn
 from osiris.models import EncoderConfig, build_encoder
 from osiris.randomness import derive_seed, generator, scoped
-from osiris.representations import Representations
-from osiris.terms import Drawn
 from osiris.training.engine import Engine
 from osiris.training.plan import batch_indices
 from tiny import ENCODER, HEADS, tiny_engine, train

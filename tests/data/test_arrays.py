@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import picture
 from torch.utils.data import Dataset
 
 from osiris.data.arrays import from_arrays
@@ -14,6 +13,7 @@ from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.torchset import from_dataset
 from osiris.errors import UserError
+from pictures import picture
 
 COUNT = 20
 IMAGES = np.stack([np.asarray(picture(number)) for number in range(COUNT)])

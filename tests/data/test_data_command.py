@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pictures import write_pictures
 from PIL import Image
 
 from osiris.cli import main
+from pictures import write_pictures
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import datasets.exceptions
 import numpy as np
 import pytest
 import torch
-from pictures import picture, write_pictures
 
 from osiris.data import fetch
 from osiris.data.base import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from pictures import picture, write_pictures
 
 
 def png(number: int) -> dict:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import picture
 from PIL import Image
 
 from osiris.data.decode import UndecodableImage, decode, decode_and_measure, image_dimensions
+from pictures import picture
 
 
 def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:

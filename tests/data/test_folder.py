@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import picture, write_pictures
 from PIL import Image
 
 from osiris.data.base import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from pictures import picture, write_pictures
 
 
 def load(folder: Path, **options) -> Benchmark:

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import picture, write_pictures
 
 from osiris.data.base import Subset
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.lazy import LazyImages
 from osiris.errors import UserError
+from pictures import picture, write_pictures
 
 
 class Counting:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import picture
 
 from osiris.data import cache, fetch
 from osiris.data.benchmarks import describe_benchmarks, load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.known import KNOWN, class_ids
 from osiris.errors import UserError
+from pictures import picture
 
 NAMES = list(class_ids(KNOWN["cifar100"]))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pictures import picture, write_pictures
 
 from osiris.cli import main
 from osiris.files import read_json
+from pictures import picture, write_pictures
 
 SMOKE = ["--preset", "smoke", "--method", "osiris-d", "--batch-size", "12", "--quiet"]
 

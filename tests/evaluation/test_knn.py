@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_knn import compare_with_naive
 
+from naive_knn import compare_with_naive
 from osiris.data.base import Benchmark
 from osiris.evaluation import knn
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig

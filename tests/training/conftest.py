@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from fork_server import ForkServer
 from pool import Pool
 from tiny_runs import arguments, write_arrays

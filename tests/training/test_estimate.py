@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import benchmark, config, with_learning
 from torch.utils.flop_counter import FlopCounterMode
 
-from osiris.composition import resolve
 from osiris.errors import UserError
-from osiris.method_config import MethodConfig
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
 from osiris.models import EncoderConfig, build_encoder
 from osiris.training import estimate, loop
 from osiris.training.config import Config
@@ -24,6 +23,7 @@ from osiris.training.estimate import (
     encoder_flops,
     estimate_memory,
 )
+from tiny_runs import benchmark, config, with_learning
 
 CPU = torch.device("cpu")
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from process_jobs import build
-from tiny_runs import benchmark, config, last_state, log
 from torch import Tensor
 
 from osiris.files import read_json
-from osiris.method_config import MethodConfig
-from osiris.terms import Contrast, Cross, Term
+from osiris.framework.config import MethodConfig
+from osiris.framework.terms import Contrast, Cross, Term
 from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.meter import Diverged
 from osiris.training.optimisers import build_optimiser
 from osiris.training.plan import batch_indices
+from process_jobs import build
+from tiny_runs import benchmark, config, last_state, log
 
 BadAt = Callable[[type[Term], int, int, float], None]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from fork_server import ForkServer
 from tiny_runs import arguments, assert_same_run, log
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tiny_runs import config
 
 from osiris.errors import UserError
 from osiris.training import loggers
 from osiris.training.loggers import JsonLines, LiveView, PlainLines, TensorBoard, WeightsAndBiases, scalars
+from tiny_runs import config
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:

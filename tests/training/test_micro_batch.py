@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import process_jobs
 import pytest
 import torch
+
+import process_jobs
+from osiris.errors import UserError
 from process_jobs import CASES
 from tiny_runs import config
-
-from osiris.errors import UserError
 
 
 @pytest.mark.parametrize(

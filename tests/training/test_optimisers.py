@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from process_jobs import build
 from torch import Tensor, nn
 
-from osiris.method_config import MethodConfig
+from osiris.framework.config import MethodConfig
 from osiris.training.config import LearningConfig
 from osiris.training.optimisers import build_optimiser
 from osiris.training.plan import learning_rate
+from process_jobs import build
 
 STEPS = 6
 

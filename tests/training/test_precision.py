@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from process_jobs import build, state
-from tiny_runs import config
 
 from osiris.errors import UserError
-from osiris.method_config import MethodConfig
+from osiris.framework.config import MethodConfig
 from osiris.training.engine import Engine
 from osiris.training.meter import Meter
 from osiris.training.start import prepare
+from process_jobs import build, state
+from tiny_runs import config
 
 
 def losses(engine: Engine, stretch: list[Any], steps: int = 4) -> list[float]:

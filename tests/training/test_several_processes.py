@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import process_jobs
 import pytest
 import torch
+from torch import Tensor
+
+import process_jobs
+from osiris import processes
+from osiris.training.interrupt import STOPPED
 from pool import Failed, Pool
 from process_jobs import CASES
 from tiny_runs import log
-from torch import Tensor
-
-from osiris import processes
-from osiris.training.interrupt import STOPPED
 
 
 def relative(one: Tensor, other: Tensor) -> float:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fork_server import ForkServer
-from tiny_runs import arguments, assert_same_run
 
+from fork_server import ForkServer
 from osiris.training.interrupt import STOPPED, Interrupt, Stopped
+from tiny_runs import arguments, assert_same_run
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

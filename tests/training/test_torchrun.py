@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from fork_server import ForkServer
-from tiny_runs import arguments, log
 
+from fork_server import ForkServer
 from osiris import processes
 from osiris.files import read_json
+from tiny_runs import arguments, log
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from pool import Pool
-from process_jobs import build
-from tiny_runs import benchmark, config, contents, log
 from torch import Tensor
 
-from osiris import losses
-from osiris.analysis.overfitting import checkpoint_overfitting, overfitting, relative_difference
-from osiris.method_config import MethodConfig
+from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, relative_difference
+from osiris.framework import losses
+from osiris.framework.config import MethodConfig
 from osiris.training import loop
 from osiris.training.checkpoint import load_tensors
 from osiris.training.tracking import Tracker
+from pool import Pool
+from process_jobs import build
+from tiny_runs import benchmark, config, contents, log
 
 
 def by_index(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:

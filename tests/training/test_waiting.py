@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from process_jobs import CASES
-from tiny_runs import benchmark, config, with_learning
 
-from osiris.composition import resolve
+from osiris.framework.composition import resolve
 from osiris.training import engine as engine_module
 from osiris.training.engine import Engine
 from osiris.training.optimisers import LARS
 from osiris.training.plan import phases
+from process_jobs import CASES
+from tiny_runs import benchmark, config, with_learning
 
 NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "mixed-match")
 

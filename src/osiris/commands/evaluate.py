@@ -176,9 +176,9 @@ def _summarise(
     device: torch.device,
 ) -> None:
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
-    from osiris.composition import resolve
     from osiris.evaluation.summary import build_metrics
     from osiris.files import write_json
+    from osiris.framework.composition import resolve
     from osiris.training.evaluating import baseline_of
     from osiris.training.run_directory import read_config
 

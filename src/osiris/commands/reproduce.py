@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from osiris.analysis.recipes import PlannedRun, Recipe
+    from osiris.reproduce.recipes import PlannedRun, Recipe
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.analysis.recipes import find_recipe, planned_runs
     from osiris.errors import UserError
+    from osiris.reproduce.recipes import find_recipe, planned_runs
 
     if not args.seeds or len(set(args.seeds)) < len(args.seeds):
         raise UserError("give one or more different seeds, for example --seeds 0 1 2.")
@@ -79,7 +79,7 @@ def show_plan(args: Args, recipe: Recipe, runs: list[PlannedRun]) -> int:
     """Commands as they would be typed; what they cost, as comments, so that the output is a script."""
     import os
 
-    from osiris.report.plan import estimate_run, totals
+    from osiris.reproduce.plan import estimate_run, totals
 
     print(f"# {recipe.title}, preset {args.preset}: {len(runs)} runs")
     estimates = []

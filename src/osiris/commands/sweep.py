@@ -36,7 +36,7 @@ def run(args: Args) -> int:
     import shlex
 
     from osiris.console import console
-    from osiris.methods import find_method
+    from osiris.framework.methods import find_method
     from osiris.sweep import Job, run_jobs
 
     for method in args.methods:

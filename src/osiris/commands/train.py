@@ -14,7 +14,7 @@ import tyro
 
 from osiris.errors import UserError
 from osiris.files import read_json
-from osiris.method_config import MethodConfig
+from osiris.framework.config import MethodConfig
 from osiris.training.config import Config, from_dict
 from osiris.training.presets import preset
 

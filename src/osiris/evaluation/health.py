@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from osiris.augment import TwoViews
+from osiris.augment.views import TwoViews
 from osiris.data.base import Benchmark
 from osiris.evaluation.features import evaluating
 from osiris.randomness import generator

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from osiris.analysis import curves, forgetting, memory_content, normalisation
-from osiris.analysis.storage import Storage
+from osiris.framework.storage import Storage
 from osiris.report import drawing
 from osiris.report.figure import Figure, Panel
 from osiris.report.geometry_figures import TASK_COLOURS

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from osiris.analysis import cost
-from osiris.analysis.storage import Storage, measure_storage
 from osiris.console import progress
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.statistics import deviation, mean
 from osiris.files import read_json, write_json
+from osiris.framework import cost
+from osiris.framework.storage import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.images import Source
 from osiris.report.material import Material, Study
@@ -150,7 +150,7 @@ def _from_checkpoints(wanted: list[Material], source: Source, cache: Path, slow:
 
 def _measure(item: Material, source: Source, limit: float | None) -> tuple[list[tuple[float, dict[str, float]]], bool]:
     """(points, whether all checkpoints were looked at before the time was up)."""
-    from osiris.analysis.overfitting import checkpoint_overfitting
+    from osiris.evaluation.overfitting import checkpoint_overfitting
     from osiris.training.checkpoint import load_tensors
 
     assert source.benchmark is not None

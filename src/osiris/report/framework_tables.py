@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from osiris.report.tables import Column, Number, Table
 
 if TYPE_CHECKING:
-    from osiris.analysis.framework import Facts
+    from osiris.framework.facts import Facts
     from osiris.training.config import Config
 
 MEGABYTE = 1e6
@@ -84,7 +84,7 @@ def _rules(rows: Sequence[Facts]) -> frozenset[int]:
 
 def cost_table(rows: Sequence[Facts]) -> Table:
     """Encoder passes per image of X, forward + backward, from the second task on."""
-    from osiris.analysis.cost import total_cost
+    from osiris.framework.cost import total_cost
 
     usual = ("f: X", "f: Y", "f: mixed", "expert: X", "frozen: X")
     sources = tuple(dict.fromkeys([*usual, *(_source(name) for row in rows for name in row.cost)]))

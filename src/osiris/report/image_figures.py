@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from osiris.analysis import neighbours as nearest
-from osiris.augment import VIEWS, TwoViews
+from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.base import Benchmark
 from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from osiris.analysis.curves import Point
-from osiris.composition import method_from_dict
 from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.runs import Run
 from osiris.files import read_json
-from osiris.methods import Method
+from osiris.framework.composition import method_from_dict
+from osiris.framework.methods import Method
 from osiris.report.style import order_of
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osiris.analysis.tracing import Path, Traced
+from osiris.framework.tracing import Path, Traced
 
 ROW = 0.62
 """Inches between lanes."""

@@ -27,10 +27,10 @@ from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
 from matplotlib.path import Path as Curve
 from PIL import Image
 
-from osiris.analysis.tracing import Traced, trace
 from osiris.errors import UserError
 from osiris.files import write_text
-from osiris.methods import ABLATIONS, READINGS, ZOO, Method, find_method
+from osiris.framework.methods import ABLATIONS, READINGS, ZOO, Method, find_method
+from osiris.framework.tracing import Traced, trace
 from osiris.report.method_layout import ROW, Layout, lay_out
 from osiris.report.style import GROUND, INK, MUTED, SETTINGS, role_style
 

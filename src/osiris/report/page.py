@@ -9,15 +9,15 @@ from importlib.resources import files
 from pathlib import Path
 
 import osiris
-from osiris.analysis.tracing import one_thread
+from osiris.claims.page import claims_section
 from osiris.console import progress
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
 from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
+from osiris.framework.tracing import one_thread
 from osiris.report import markup, svg
 from osiris.report.book import Book, Chapter
-from osiris.report.claims_page import claims_section
 from osiris.report.material import Material, Study, seeds_of, studies
 from osiris.report.sections import made_section, study_sections
 from osiris.report.style import METHODS, order_of, style_of

@@ -49,7 +49,7 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 def _group(label: str) -> int:
-    from osiris.methods import ZOO
+    from osiris.framework.methods import ZOO
 
     name = base_name(label).split("/")[0]
     return GROUPS.get(ZOO[name].group, 3) if name in ZOO else GROUPS["other"]

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
-from osiris.method_config import MethodConfig
+from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 

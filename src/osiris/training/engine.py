@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from osiris import processes
-from osiris.augment import VIEWS, TwoViews
-from osiris.augment_ops import upload
+from osiris.augment.operations import upload
+from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
+from osiris.framework.methods import Method
+from osiris.framework.objective import Objective
+from osiris.framework.representations import Passes, Representations
+from osiris.framework.terms import Drawn, World, X, Y
 from osiris.memory import Memory
-from osiris.methods import Method
 from osiris.models.normalisation import BatchNorm
-from osiris.objective import Objective
 from osiris.randomness import generator
-from osiris.representations import Passes, Representations
-from osiris.terms import Drawn, World, X, Y
 from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate

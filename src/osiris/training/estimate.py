@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from osiris import processes
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
+from osiris.framework.methods import Method
+from osiris.framework.objective import Objective
+from osiris.framework.representations import Networks, Representations
+from osiris.framework.terms import Drawn, X, Y
 from osiris.memory import Memory
-from osiris.methods import Method
 from osiris.models import EncoderConfig, build_encoder
-from osiris.objective import Objective
-from osiris.representations import Networks, Representations
-from osiris.terms import Drawn, X, Y
 from osiris.training.config import Config
 from osiris.training.plan import SMALLEST, phases
 

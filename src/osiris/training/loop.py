@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from osiris import processes
-from osiris.composition import method_to_dict, resolve
 from osiris.console import notice
 from osiris.data.base import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.evaluation.features import Features
 from osiris.files import read_json, write_json
-from osiris.methods import Method
+from osiris.framework.composition import method_to_dict, resolve
+from osiris.framework.methods import Method
 from osiris.training import checkpoint
 from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine, choose_device

@@ -11,7 +11,7 @@ from dataclasses import replace
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import unknown
 from osiris.evaluation.config import ProtocolConfig
-from osiris.method_config import MethodConfig
+from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.training.config import Config, EngineConfig, LearningConfig
 

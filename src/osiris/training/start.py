@@ -12,7 +12,7 @@ import torch
 from osiris import processes
 from osiris.data.base import Benchmark
 from osiris.errors import UserError
-from osiris.methods import Method
+from osiris.framework.methods import Method
 from osiris.models import build_encoder
 from osiris.training.config import Config
 from osiris.training.engine import initial_weights

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from osiris import processes
-from osiris.analysis.overfitting import overfitting
-from osiris.augment_ops import upload
+from osiris.augment.operations import upload
+from osiris.evaluation.overfitting import overfitting
+from osiris.framework.terms import X
 from osiris.models.normalisation import frozen_statistics
-from osiris.terms import X
 from osiris.training.engine import Engine
 from osiris.training.plan import Phase
 

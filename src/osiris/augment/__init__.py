@@ -1,0 +1,1 @@
+"""Two random views of every image of a batch."""

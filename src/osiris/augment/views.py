@@ -1,0 +1,278 @@
+"""Two random views of every image of a batch, on the training device (the paper's appendix on augmentation).
+
+One image's way: crop and resize, flip, colour jitter, grey, blur, solarise; then normalise. What is random is drawn
+first, on the CPU and for the global batch (`draw`); what touches pixels comes after and is deterministic (`apply`).
+Hence image i of the global batch is augmented alike however the batch is split over processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from osiris.augment import operations as ops
+from osiris.errors import UserError
+
+CROP_TRIES = 10
+BLUR_REACH = 4.0
+"""The Gaussian is cut at this many of the largest standard deviation; beyond lies less than 1e-4 of it."""
+CHUNK_VALUES = 128 * 3 * 32 * 32
+"""A CPU works on this many values at a time: few enough for its cache, enough to outweigh the cost of the calls."""
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """How one view is made; the defaults are the paper's first view."""
+
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    """Area of the crop as a part of the image, uniform."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Width over height of the crop, uniform in the logarithm."""
+    flip: float = 0.5
+    """Probability of a horizontal flip."""
+    brightness: float = 0.4
+    """The factor is uniform in 1 - this to 1 + this."""
+    contrast: float = 0.4
+    """As brightness, towards the mean of the grey image."""
+    saturation: float = 0.2
+    """As brightness, towards the grey image."""
+    hue: float = 0.1
+    """The hue is shifted by up to this part of a turn, either way."""
+    jitter_probability: float = 0.8
+    """Probability of the four together, in a random order."""
+    grey: float = 0.2
+    """Probability of a grey image."""
+    blur: float = 1.0
+    """Probability of a Gaussian blur."""
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    """Its standard deviation in pixels, uniform."""
+    solarise: float = 0.0
+    """Probability of inverting bright values."""
+    solarise_threshold: float = 0.5
+    """Values from here upwards are bright."""
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "jitter_probability", "grey", "blur", "solarise"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"the probability {name} is {getattr(self, name)}; give a number from 0 to 1.")
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"the strength {name} is {getattr(self, name)}; give a number of at least 0.")
+        if not 0 <= self.hue <= 0.5:
+            raise UserError(f"the strength hue is {self.hue}; give a part of a turn from 0 to 0.5.")
+        for name, highest in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
+            low, high = getattr(self, name)
+            if not (0 < low <= high <= highest and high < math.inf):
+                raise UserError(f"{name} is ({low}, {high}); give two positive numbers, the smaller first.")
+
+
+VIEW_1 = ViewConfig()
+VIEW_2 = ViewConfig(blur=0.1, solarise=0.2)
+_GENTLE = replace(VIEW_1, crop_scale=(0.2, 1.0), blur=0.0, solarise=0.0)
+VIEWS = {"paper": (VIEW_1, VIEW_2), "gentle": (_GENTLE, _GENTLE)}
+"""By name: the paper's, and one for drawings of 32 pixels, where a blur of two pixels or a crop of a twelfth leaves
+nothing to recognise."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What was drawn for each image, one row per image; None where the view never does it. All float32 but `turn`."""
+
+    box: Tensor
+    """[B, 4] top, left, height, width of the crop in whole pixels."""
+    flip: Tensor
+    """[B] 1 or 0."""
+    factors: Tensor | None = None
+    """[B, 4] brightness, contrast, saturation (1: unchanged) and turns of hue (0: unchanged)."""
+    turn: Tensor | None = None
+    """int64 [B, 4] when each of the four is applied, a permutation of 0 to 3."""
+    grey: Tensor | None = None
+    """[B] 1 or 0."""
+    sigma: Tensor | None = None
+    """[B] standard deviation of the blur in pixels (0: unchanged)."""
+    threshold: Tensor | None = None
+    """[B] solarise from this value upwards (above 1: unchanged)."""
+    blur_radius: int = 8
+    """Pixels to either side that a blur may reach."""
+
+    def __len__(self) -> int:
+        return len(self.box)
+
+    def rows(self, index: slice | Tensor) -> Parameters:
+        """The parameters of some of the images."""
+        return self._each(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device | str) -> Parameters:
+        """On another device, without waiting for it."""
+        return self._each(lambda tensor: ops.upload(tensor, device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Parameters:
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(value) for name, value in tensors.items() if isinstance(value, Tensor)})
+
+
+def _draw_boxes(uniform: Tensor, height: int, width: int, view: ViewConfig) -> Tensor:
+    """[B, 4] crops from uniform [B, 2 * CROP_TRIES + 2]: the first try that fits, else the largest crop in the centre.
+
+    All tries are drawn for every image, so that the number of tries needed changes nobody else's randomness.
+    """
+    tries, place = uniform[:, : 2 * CROP_TRIES].view(-1, 2, CROP_TRIES), uniform[:, 2 * CROP_TRIES :]
+    low, high = view.crop_scale
+    area = height * width * (low + (high - low) * tries[:, 0])
+    narrow, broad = view.crop_ratio
+    root_ratio = torch.exp(0.5 * (math.log(narrow) + math.log(broad / narrow) * tries[:, 1]))
+    side = area.sqrt()
+    heights, widths = (side / root_ratio).round(), (side * root_ratio).round()
+    fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+    first = fits.long().argmax(1, keepdim=True)
+    sizes = torch.stack([heights, widths], 2).gather(1, first[:, :, None].expand(-1, 1, 2)).squeeze(1)
+
+    fallback_height = min(height, max(1, round(width / narrow)))
+    fallback_width = min(width, max(1, round(height * broad)))
+    fallback = torch.tensor([fallback_height, fallback_width], dtype=uniform.dtype)
+    fitting = fits.any(1, keepdim=True)
+    sizes = torch.where(fitting, sizes, fallback)
+    room = torch.tensor([height, width], dtype=uniform.dtype) - sizes
+    corner = torch.where(fitting, torch.minimum((place * (room + 1)).floor(), room), (room / 2).floor())
+    return torch.cat([corner, sizes], 1)
+
+
+def _draw_jitter(uniform: Tensor, view: ViewConfig) -> tuple[Tensor, Tensor]:
+    """factors and turn [B, 4] from uniform [B, 9]; an image that is not chosen gets the factors that change nothing."""
+    strengths = (view.brightness, view.contrast, view.saturation)
+    low = torch.tensor([*(max(0.0, 1 - strength) for strength in strengths), -view.hue])
+    high = torch.tensor([*(1 + strength for strength in strengths), view.hue])
+    unchanged = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    factors = low + (high - low) * uniform[:, :4]
+    factors = torch.where(uniform[:, 8:] < view.jitter_probability, factors, unchanged)
+    return factors, uniform[:, 4:8].argsort(1)
+
+
+def draw(count: int, height: int, width: int, view: ViewConfig, generator: torch.Generator) -> Parameters:
+    """Parameters of one view for `count` images of height x width, on the CPU.
+
+    Every image consumes the same number of draws, row by row: its parameters depend on its position alone.
+    """
+    columns = {"box": 2 * CROP_TRIES + 2, "flip": 1, "jitter": 9, "grey": 1, "blur": 2, "solarise": 1}
+    uniform = torch.rand(count, sum(columns.values()), generator=generator)
+    part = dict(zip(columns, uniform.split(list(columns.values()), 1)))
+
+    def happens(name: str, probability: float) -> Tensor:
+        return part[name][:, 0] < probability
+
+    factors, turn = _draw_jitter(part["jitter"], view) if view.jitter_probability else (None, None)
+    low, high = view.blur_sigma
+    sigma = (low + (high - low) * part["blur"][:, 1]) * happens("blur", view.blur)
+    threshold = torch.where(happens("solarise", view.solarise), view.solarise_threshold, 2.0)
+    return Parameters(
+        box=_draw_boxes(part["box"], height, width, view),
+        flip=happens("flip", view.flip).float(),
+        factors=factors,
+        turn=turn,
+        grey=happens("grey", view.grey).float() if view.grey else None,
+        sigma=sigma if view.blur else None,
+        threshold=threshold if view.solarise else None,
+        blur_radius=math.ceil(BLUR_REACH * high),
+    )
+
+
+def _colour_steps(parameters: Parameters) -> list[ops.Blend | ops.Hue]:
+    """What happens to the colours, in order, for the whole batch."""
+    steps = []
+    if parameters.factors is not None and parameters.turn is not None:
+        steps += ops.jitter(parameters.factors, parameters.turn)
+    if parameters.grey is not None:
+        steps.append(ops.grey(parameters.grey))
+    return steps
+
+
+def _crop(images: Tensor, parameters: Parameters, height: int, width: int) -> Tensor:
+    """Crop, resize to height x width and flip; uint8 to float32 in [0, 1]."""
+    top, left, tall, wide = parameters.box.unbind(1)
+    rows = ops.resampling_weights(top, tall, images.shape[2], height)
+    columns = ops.resampling_weights(left, wide, images.shape[3], width, mirror=parameters.flip)
+    return ops.separable(images.float(), rows, columns.div_(255))
+
+
+def _parts(images: Tensor, parameters: Parameters, height: int, width: int) -> Iterator[tuple[slice, Tensor]]:
+    """The views of consecutive parts of a batch: what fits the cache of a CPU, or all at once on other devices."""
+    assert images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == 3, (images.dtype, images.shape)
+    assert len(images) == len(parameters), (len(images), len(parameters))
+    parameters = parameters.to(images.device)
+    colour_steps = _colour_steps(parameters)
+    sides = {height, width} if parameters.sigma is not None else ()
+    shifts = {side: ops.shifts(parameters.blur_radius, side, images.device) for side in sides}
+    values = 3 * max(images.shape[2] * images.shape[3], height * width)
+    length = max(1, CHUNK_VALUES // values) if images.device.type == "cpu" else max(1, len(images))
+    for start in range(0, len(images), length):
+        part = slice(start, start + length)
+        own = parameters.rows(part)
+        view = _crop(images[part], own, height, width)
+        for step in colour_steps:
+            view = step.rows(part).apply(view)
+        if own.sigma is not None:
+            view = ops.blur(view, own.sigma, rows=shifts[height], columns=shifts[width])
+        if own.threshold is not None:
+            view = ops.solarise(view, own.threshold)
+        yield part, view
+
+
+def apply(images: Tensor, parameters: Parameters, size: int | None = None) -> Tensor:
+    """Views float32 [B, 3, size, size] in [0, 1] of uint8 images [B, 3, H, W]; without `size`, [B, 3, H, W].
+
+    Never waits for the device: what is done depends on shapes and on which parameters exist, not on their values.
+    """
+    height, width = (size, size) if size else images.shape[2:]
+    views = torch.empty(len(images), 3, height, width, device=images.device)
+    for part, view in _parts(images, parameters, height, width):
+        views[part] = view
+    return views
+
+
+def _statistics(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
+    centre, spread = ops.upload(torch.tensor([tuple(mean), tuple(std)]), device).view(2, 3, 1, 1)
+    return centre, spread
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Clean uint8 images [B, 3, H, W] as the encoder expects them: float32, (value - mean) / std per channel."""
+    assert images.dtype == torch.uint8, images.dtype
+    centre, spread = _statistics(mean, std, images.device)
+    return images.float().div_(255).sub_(centre).div_(spread)
+
+
+class TwoViews:
+    """Two augmented, normalised views of each image of a batch."""
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        views: tuple[ViewConfig, ViewConfig] = (VIEW_1, VIEW_2),
+        size: int | None = None,
+    ) -> None:
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise UserError(f"mean {tuple(mean)} and std {tuple(std)} need three channels each, and std above 0.")
+        if size is not None and size < 1:
+            raise UserError(f"the size of the views is {size}; give a number of pixels of at least 1.")
+        self.mean, self.std, self.views, self.size = tuple(mean), tuple(std), views, size
+
+    def __call__(
+        self, images: Tensor, generator: torch.Generator, rows: slice | None = None, count: int | None = None
+    ) -> Tensor:
+        """float32 [2, B, 3, H, W]. `images` are the `rows` of a global batch of `count` images (default: all of it)."""
+        count, rows = len(images) if count is None else count, rows or slice(None)
+        assert len(range(count)[rows]) == len(images), (count, rows, len(images))
+        height, width = images.shape[2:]
+        drawn = [draw(count, height, width, view, generator).rows(rows) for view in self.views]
+        height, width = (self.size, self.size) if self.size else (height, width)
+        centre, spread = _statistics(self.mean, self.std, images.device)
+        views = torch.empty(len(drawn), len(images), 3, height, width, device=images.device)
+        for target, parameters in zip(views, drawn):
+            for part, view in _parts(images, parameters, height, width):
+                torch.sub(view, centre, out=target[part]).div_(spread)
+        return views

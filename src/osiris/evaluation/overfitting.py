@@ -1,0 +1,103 @@
+"""Does replay overfit to the memory? The relative loss difference (Sec. 4.4, Fig. 3b and Fig. 5).
+
+(L_all - L_mem) / L_all: the contrastive loss of a batch from all data observed against that of a batch from the memory,
+both without the current task. The loss grows with the number of negatives, so both batches have the same number of
+images, and an image that lies in the memory twice is used once (it would be its own negative).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from osiris.augment.views import TwoViews
+from osiris.data.base import Benchmark
+from osiris.framework import losses
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
+from osiris.models.normalisation import frozen_statistics
+from osiris.randomness import generator
+
+FEWEST = 4
+"""Images below which a contrastive loss says nothing."""
+
+Embed = Callable[[Tensor, torch.Generator], dict[str, Tensor]]
+"""Indices of training images -> normalised embeddings [2, N, d] of two views of each, by space (g, h)."""
+
+
+def relative_difference(loss_all: float, loss_memory: float) -> float:
+    """(L_all - L_mem) / L_all: near zero without overfitting, positive where the memory is known too well."""
+    return (loss_all - loss_memory) / loss_all
+
+
+def overfitting(
+    embed: Embed,
+    past: Tensor,
+    held: Tensor,
+    key: tuple[int, ...],
+    size: int,
+    draws: int = 4,
+    tau: float = 0.1,
+) -> dict[str, dict[str, float]] | None:
+    """{space: {all, memory, relative}}, means over `draws` pairs of batches of `size` images (or as many as there are).
+
+    `past`: all training images of past tasks; `held`: those of them in the memory; `key`: seed and indices of the
+    random stream. The two batches of a pair share their augmentation parameters, which lowers the noise of the
+    difference. None where the memory holds too few images of past tasks.
+    """
+    held = held.unique()
+    count = min(size, len(held), len(past))
+    if count < FEWEST:
+        return None
+    totals: dict[str, dict[str, float]] = {}
+    for draw in range(draws):
+        for name, source in (("all", past), ("memory", held)):
+            seed, *indices = key
+            chosen = torch.randperm(len(source), generator=generator(seed, f"tracking.{name}", *indices, draw))[:count]
+            views = generator(seed, "tracking.augment", *indices, draw)
+            for space, z in embed(source[chosen], views).items():
+                losses_of = totals.setdefault(space, {"all": 0.0, "memory": 0.0})
+                losses_of[name] += float(losses.contrast(z.float(), tau)) / draws
+    return {space: {**of, "relative": relative_difference(of["all"], of["memory"])} for space, of in totals.items()}
+
+
+def checkpoint_overfitting(
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    benchmark: Benchmark,
+    seed: int = 0,
+    size: int = 256,
+    draws: int = 4,
+    tau: float = 0.1,
+) -> dict[str, dict[str, float]] | None:
+    """The same afterwards, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and what the memory held."""
+    task = int(metadata["task"])
+    networks = _networks(tensors, metadata)
+    two_views = TwoViews(benchmark.mean, benchmark.std)
+    past = (benchmark.train.task < task).nonzero().squeeze(1)
+    held = tensors["memory.source"][tensors["memory.task"] < task]
+
+    @torch.no_grad()
+    def embed(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
+        views = two_views(benchmark.train.images.take(indices), key)
+        with frozen_statistics(networks):
+            features = torch.stack([networks["encoder"](view) for view in views])
+        heads = {name: module for name, module in networks.items() if name != "encoder"}
+        return {name: F.normalize(head(features), dim=-1) for name, head in heads.items()}
+
+    return overfitting(embed, past, held, (seed, task), size, draws, tau)
+
+
+def _networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
+    shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
+    heads = ProjectorConfig(**metadata["projector"])
+    networks = nn.ModuleDict({"encoder": build_encoder(shape)})
+    for name in ("g", "h"):
+        if any(key.startswith(f"{name}.") for key in tensors):
+            networks[name] = projector(shape.features, heads.projector_hidden, heads.projector_output)
+    for name, module in networks.items():
+        module.load_state_dict({key: tensors[f"{name}.{key}"] for key in module.state_dict()})
+    return networks

@@ -1,0 +1,93 @@
+"""What a method costs: passes through an encoder for each training image, floating-point operations, time.
+
+A backward pass is counted as two forward passes. A pass through a frozen encoder has no backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from osiris.framework.methods import Method
+from osiris.framework.representations import Passes
+from osiris.framework.tracing import IMAGES, Scene, one_thread
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Views through an encoder for each image of X."""
+
+    forward: float
+    backward: float
+
+    def __str__(self) -> str:
+        return f"{self.forward:g}+{self.backward:g}"
+
+    @property
+    def frozen(self) -> float:
+        """Forward passes without a backward."""
+        return self.forward - self.backward
+
+    @property
+    def work(self) -> float:
+        """In units of one forward pass of one view."""
+        return self.forward + 2 * self.backward
+
+
+FT = Cost(forward=2, backward=2)
+"""Two views. The first task of every method is plain ft; offline and d1-only are nothing else."""
+
+
+@one_thread()
+def measure_cost(method: Method) -> dict[str, Cost]:
+    """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`.
+
+    ewc's one pass per task for its Fisher is left out.
+    """
+    scene, passes = Scene(method), Passes()
+    scene.loss(passes)
+    names = {"live": "f", "past": "f*", "frozen": "frozen", "other": "expert"}
+    costs = {}
+    for key, images in passes.forward.items():
+        encoder, _, source = key.partition(":")
+        costs[f"{names[encoder]}: {source}"] = Cost(images / IMAGES, passes.backward.get(key, 0) / IMAGES)
+    return costs
+
+
+def total_cost(costs: Mapping[str, Cost]) -> Cost:
+    return Cost(sum(cost.forward for cost in costs.values()), sum(cost.backward for cost in costs.values()))
+
+
+@cache
+def later_cost(method: Method) -> Cost:
+    """Of a step from the second task on."""
+    return total_cost(measure_cost(method)) if method.stream == "continual" else FT
+
+
+def encoder_work(method: Method, images_per_task: Sequence[int], epochs: int) -> float:
+    """Encoder forward passes of single views in a whole run: the first task as ft, later ones with all terms."""
+    first, *rest = [count * epochs for count in images_per_task]
+    return first * FT.work + sum(rest) * later_cost(method).work
+
+
+def throughput(rates: Sequence[float]) -> float:
+    """Images per second: the median over logged lines, since the first ones warm up and a busy machine has outliers."""
+    return float(np.median(rates)) if len(rates) else float("nan")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one run."""
+
+    flops: float
+    """Of the encoder, forward and backward, training alone."""
+    hours: float | None
+    """At a measured speed; None where none was measured."""
+
+
+def estimate(work: float, flops_per_view: float, forwards_per_second: float | None) -> Estimate:
+    hours = None if not forwards_per_second else work / forwards_per_second / 3600
+    return Estimate(work * flops_per_view, hours)

@@ -1,0 +1,133 @@
+"""Table 1 of the paper beside what the code was seen to do, what each method stores, and what it costs.
+
+The paper's ticks cannot be derived from gradients alone: by gradient reach ewc leaves the space of g alone and cassle
+does not, and the ticks say otherwise. So both are given, and the differences are listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osiris.framework.cost import Cost, measure_cost
+from osiris.framework.methods import ZOO, Method, find_method
+from osiris.framework.storage import Storage, measure_storage
+from osiris.framework.tracing import Scene, Traced, one_thread, symbol_of, trace
+from osiris.models import EncoderConfig, ProjectorConfig
+
+Ticks = tuple[bool, bool, bool]
+"""Isolated space for L_current, L_cross, L_past: the columns of Table 1."""
+COLUMNS = ("isolated", "cross", "past")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One row of Table 1, with everything measured."""
+
+    name: str
+    group: str
+    stream: str
+    paper: Ticks | None
+    measured: Ticks
+    terms: tuple[Traced, ...]
+    stores: str
+    storage: Storage
+    cost: dict[str, Cost]
+
+    @property
+    def kind(self) -> str:
+        """Replay, distillation, or both."""
+        replay = ["replay"] if self.storage.slots else []
+        return " + ".join(replay + (["distillation"] if self.group == "distillation" else [])) or "-"
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Columns in which the paper's tick and the measured reach disagree."""
+        if self.paper is None:
+            return ()
+        return tuple(column for column, said, seen in zip(COLUMNS, self.paper, self.measured) if said != seen)
+
+
+@one_thread()
+def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, image_size: int) -> Facts:
+    method = find_method(name)
+    return Facts(
+        name=name,
+        group=method.group,
+        stream=method.stream,
+        paper=method.ticks,
+        measured=measure_ticks(method),
+        terms=trace(method),
+        stores=stores(method),
+        storage=measure_storage(method, encoder, projector, memory_size, (3, image_size, image_size)),
+        cost=measure_cost(method),
+    )
+
+
+def all_facts(
+    encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int = 500, image_size: int = 32
+) -> list[Facts]:
+    """The zoo, in the order of Table 1."""
+    return [facts(name, encoder, projector, memory_size, image_size) for name in ZOO]
+
+
+def stores(method: Method) -> str:
+    """In words: `memory, f*`."""
+    words = ["memory"] if method.reads_memory else []
+    words += [term.stores for _, term, _ in method.weighted(20) if term.stores]
+    return ", ".join(dict.fromkeys(words)) or "-"
+
+
+def measure_ticks(method: Method) -> Ticks:
+    """Gradient reach, from one step on a tiny GroupNorm model (BatchNorm would join X and Y in its statistics).
+
+    isolated: a projector of L_current learns from X alone: its gradient ignores the memory and the past.
+    cross: X and Y meet in one loss: L(X, Y) is not a sum of a function of X and a function of Y.
+    past: the gradient of f depends on the memory or on the past.
+    """
+    scene = Scene(method)
+    isolated, past = _learns_from_x_alone(scene), not _same_gradient(scene, "f", ("Y", "past"))
+    return isolated, _mixed_difference(scene) > 1e-9, past
+
+
+def _learns_from_x_alone(scene: Scene) -> bool:
+    rep, drawn = scene.represent()
+    heads: dict[str, None] = {}
+    for name, term, _ in scene.objective.later:
+        if name.split(".")[0] == "current":
+            term.loss(rep, drawn, scene.objective.tau)
+            heads |= {symbol_of(head, scene.networks, term): None for _, _, part in rep.asked for head in part}
+    return any(_same_gradient(scene, head, ("Y", "past")) for head in heads)
+
+
+def _gradient(scene: Scene, symbol: str) -> Tensor:
+    parameters = scene.trained()[symbol]
+    gradients = torch.autograd.grad(scene.loss(), parameters, allow_unused=True)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _same_gradient(scene: Scene, symbol: str, parts: tuple[str, ...]) -> bool:
+    """Whether a network's gradient stays the same when the given parts are drawn anew."""
+    before = _gradient(scene, symbol)
+    for part in parts:
+        scene.redraw(part, 1)
+    after = _gradient(scene, symbol)
+    for part in parts:
+        scene.redraw(part, 0)
+    return bool(torch.allclose(before, after, rtol=1e-9, atol=1e-12))
+
+
+def _mixed_difference(scene: Scene) -> float:
+    """|L(X, Y) - L(X', Y) - L(X, Y') + L(X', Y')|, zero for every sum of separate losses on X and on Y."""
+    total = 0.0
+    for x in (0, 1):
+        for y in (0, 1):
+            scene.redraw("X", x)
+            scene.redraw("Y", y)
+            total += (-1) ** (x + y) * float(scene.loss().detach())
+    scene.redraw("X", 0)
+    scene.redraw("Y", 0)
+    return abs(total)

@@ -1,0 +1,191 @@
+r"""The zoo: Table 1 of the paper as code (Sec. 3.3).
+
+    L = L_current(X) + lambda_1 L_cross(X, Y) + lambda_2 L_past(X, Y, f*, g*)
+
+A method is a choice of terms and of the space each acts on. The first task of every method is plain ft.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from osiris.errors import UserError, unknown
+from osiris.framework.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, Term, Y
+from osiris.framework.terms_distillation import Elastic, Expert, Predict, Snapshot
+
+Stream = Literal["continual", "joint", "first-task"]
+Role = Literal["current", "cross", "past"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Terms in one role, with the weight of the role."""
+
+    role: Role
+    terms: tuple[Term, ...]
+    weight: float | None
+
+
+@dataclass(frozen=True)
+class Method:
+    """Terms by role. Several terms in one role are summed; `cross_weight` and `past_weight` are lambda_1, lambda_2."""
+
+    current: tuple[Term, ...]
+    cross: tuple[Term, ...] = ()
+    past: tuple[Term, ...] = ()
+    cross_weight: float = 1.0
+    past_weight: float | None = 1.0
+    """None: each term's own, which depends on the number of tasks for ewc (Appendix B) and is 1 for the others."""
+    replay: float = 0.75
+    """|Y| / |X|."""
+    second_space: Literal["copy", "fresh"] = "copy"
+    """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
+    stream: Stream = "continual"
+    """`joint`: all tasks shuffled together; `first-task`: the first task alone; both for as many steps."""
+    name: str = ""
+    ticks: tuple[bool, bool, bool] | None = None
+    """Table 1 of the paper: isolated space for L_current, L_cross, L_past."""
+    group: str = ""
+    """Replay, distillation or reference: the paper's grouping."""
+
+    def __or__(self, part: Part) -> Method:
+        """The same method with one role replaced."""
+        changed: dict = {part.role: part.terms}
+        if part.role == "cross":
+            changed["cross_weight"] = part.weight
+        if part.role == "past":
+            changed["past_weight"] = part.weight
+        return replace(self, **changed)
+
+    def weighted(self, task_count: int) -> list[tuple[str, Term, float]]:
+        """(logged name, term, weight) of every term with a weight; a term without one is not computed."""
+        rows = []
+        for role, terms, weight in (
+            ("current", self.current, 1.0),
+            ("cross", self.cross, self.cross_weight),
+            ("past", self.past, self.past_weight),
+        ):
+            if weight != 0:
+                weights = [term.default_weight(task_count) if weight is None else weight for term in terms]
+                rows += list(zip(_names(role, terms), terms, weights))
+        return rows
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.current + self.cross + self.past
+
+    @property
+    def reads_memory(self) -> bool:
+        return any(Y in term.reads for _, term, _ in self.weighted(0))
+
+
+def _names(role: str, terms: tuple[Term, ...]) -> list[str]:
+    """`past`, or `past.contrast` and `past.distil` where a role has several terms; numbered where kinds repeat."""
+    if len(terms) == 1:
+        return [role]
+    kinds = [term.kind for term in terms]
+    return [
+        f"{role}.{kind}{kinds[:i].count(kind) + 1 if kinds.count(kind) > 1 else ''}" for i, kind in enumerate(kinds)
+    ]
+
+
+def current(*terms: Term) -> Part:
+    return Part("current", terms, None)
+
+
+def cross(*terms: Term, weight: float = 0.5) -> Part:
+    return Part("cross", terms, weight)
+
+
+def past(*terms: Term, weight: float | None = 1.0) -> Part:
+    return Part("past", terms, weight)
+
+
+FT = Method(current=(Contrast("X", space="g"),), ticks=(True, False, False), group="reference")
+OFFLINE = replace(FT, stream="joint", ticks=None)
+D1_ONLY = replace(FT, stream="first-task", ticks=None)
+
+REPLAY = replace(FT, group="replay", ticks=None)
+ER = replace(REPLAY, ticks=(False, False, True)) | past(Contrast("Y", space="g"))
+ER_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Negatives(space="g"))
+ER_PLUS_REPLAY = ER_PLUS | past(Contrast("Y", space="g"))
+ER_PLUS_CURRENT = ER_PLUS | current(Contrast("X", space="g"), Negatives(space="g"))
+ER_PLUS_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Contrast("X+Y", space="g"))
+DER = replace(REPLAY, ticks=(False, False, True)) | past(Match(space="g"))
+LUMP = replace(REPLAY, ticks=(False, True, True), replay=1.0) | current(Mixed(alpha=0.4, space="g"))
+
+DISTILLATION = replace(FT, group="distillation", ticks=None)
+EWC = replace(DISTILLATION, ticks=(False, False, True)) | past(Elastic(normaliser="sum"), weight=None)
+CASSLE = replace(DISTILLATION, ticks=(True, False, True)) | past(Predict())
+POCON = replace(DISTILLATION, ticks=(True, False, True)) | current(Expert()) | past(Snapshot())
+
+ALL_THREE = (True, True, True)
+OSIRIS_R = replace(REPLAY, ticks=ALL_THREE) | cross(Cross(space="h")) | past(Contrast("Y", space="h"), weight=0.5)
+OSIRIS_D = replace(OSIRIS_R, group="distillation") | past(Distil(space="h"), weight=0.5)
+
+ZOO: dict[str, Method] = {
+    "ft": FT,
+    "er": ER,
+    "er+": ER_PLUS,
+    "er++": ER_PLUS_PLUS,
+    "der": DER,
+    "lump": LUMP,
+    "osiris-r": OSIRIS_R,
+    "ewc": EWC,
+    "cassle": CASSLE,
+    "pocon": POCON,
+    "osiris-d": OSIRIS_D,
+    "offline": OFFLINE,
+    "d1-only": D1_ONLY,
+}
+READINGS: dict[str, Method] = {"er+/plus-replay": ER_PLUS_REPLAY, "er+/plus-current": ER_PLUS_CURRENT}
+"""Other readings of er+ (the paper has three); `er+` itself is the formula alone."""
+
+
+def _shared_space(method: Method) -> Method:
+    """h is g: every loss acts on the one projector (Table 4, `w/o isolated space`)."""
+
+    def moved(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+        return tuple(type(t)(**{**t.options, "space": "g"}) if "space" in t.options else t for t in terms)
+
+    return replace(method, cross=moved(method.cross), past=moved(method.past))
+
+
+def _renormalised(method: Method) -> Method:
+    """Weights of the roles that remain sum to 1; a term that has a weight of its own (ewc) keeps it."""
+    alone = None if method.past_weight is None else 1.0
+    return replace(method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else alone)
+
+
+ABLATIONS = {
+    "shared-space": _shared_space,
+    "no-cross": lambda method: replace(method, cross=()),
+    "no-past": lambda method: replace(method, past=()),
+    "renormalised": _renormalised,
+}
+"""`osiris-d/no-cross` and so on. What remains keeps its weight 1/2; `/renormalised` makes the weights sum to 1."""
+
+
+def find_method(name: str) -> Method:
+    """`osiris-d`, `er+/plus-replay`, `osiris-d/no-cross`, `osiris-d/no-cross/no-past`."""
+    base, *ablations = name.split("/")
+    if base not in ZOO:
+        raise unknown("method", name, [*ZOO, *READINGS])
+    method = ZOO[base]
+    readings = [reading.split("/")[1] for reading in READINGS if reading.startswith(f"{base}/")]
+    if ablations and ablations[0] in readings:
+        base, ablations = f"{base}/{ablations[0]}", ablations[1:]
+        method = READINGS[base]
+    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # weights are settled last
+        if ablation not in ABLATIONS:
+            raise unknown("ablation", ablation, [*readings, *ABLATIONS])
+        before, method = method, ABLATIONS[ablation](method)
+        if _written(before) == _written(method):
+            raise UserError(f"/{ablation} changes nothing in {base}: {name!r} would be the same method without it.")
+    return replace(method, name=name)
+
+
+def _written(method: Method) -> list[tuple]:
+    """What is computed, comparable: terms themselves are modules, which compare by identity."""
+    return [(name, term.kind, term.options, weight) for name, term, weight in method.weighted(0)]

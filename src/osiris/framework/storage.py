@@ -1,0 +1,80 @@
+"""What a method must store beyond the model itself (Fig. 6).
+
+`paper` counts as the paper does: each extra parameter and each channel of each pixel in the memory as a 64-bit value.
+`stored` counts what lies on the disk here: images as bytes, parameters and embeddings as 32-bit numbers, and 24 bytes
+per memory slot for where an image came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from osiris.framework.methods import Method
+from osiris.framework.objective import Objective
+from osiris.memory import Memory
+from osiris.models import EncoderConfig, ProjectorConfig
+
+SLOT_BYTES = 24
+"""Source id, task and insertion step, 64 bits each."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Numbers stored, by what they are."""
+
+    pixels: int
+    """Pixel channels in the memory."""
+    slots: int
+    embeddings: int
+    """Values stored beside the images (der)."""
+    parameters: dict[str, int]
+    """Name -> count, of networks beside f and g."""
+
+    @property
+    def paper(self) -> int:
+        """Bytes, as the paper counts."""
+        return 8 * (self.pixels + self.embeddings + sum(self.parameters.values()))
+
+    @property
+    def stored(self) -> int:
+        """Bytes, as stored here."""
+        return self.pixels + SLOT_BYTES * self.slots + 4 * (self.embeddings + sum(self.parameters.values()))
+
+    @property
+    def described(self) -> str:
+        parts = [f"{self.slots} images"] if self.slots else []
+        parts += [f"{self.embeddings:,} embedding values"] if self.embeddings else []
+        parts += [f"{name} ({count:,})" for name, count in self.parameters.items()]
+        return ", ".join(parts) or "nothing"
+
+
+def measure_storage(
+    method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
+) -> Storage:
+    """What the networks, terms and memory of a method really hold besides f and g, counted without allocating it.
+
+    `shape`: (3, height, width) of an image.
+    """
+    with torch.device("meta"):
+        objective = Objective(method, task_count=20)
+        networks = objective.build_networks(encoder, projector, seed=0)
+        fields = {name: projector.projector_output for name in objective.memory_fields}
+        memory = Memory(memory_size if method.reads_memory else 0, shape, fields)
+    extra: dict[str, int] = {}
+    modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
+    modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
+    for _, term, _ in objective.later:
+        modules += [(term.symbols.get(name, name), child) for name, child in term.named_children()]
+        for name, value in term.named_buffers(recurse=False):
+            kind = name.rstrip("0123456789").rstrip("_")
+            extra[kind] = extra.get(kind, 0) + value.numel()
+    for name, module in modules:
+        extra[name] = extra.get(name, 0) + sum(parameter.numel() for parameter in module.parameters())
+    return Storage(
+        pixels=memory.images.numel(),
+        slots=memory.size,
+        embeddings=sum(memory.get_buffer(f"field_{name}").numel() for name in memory.fields),
+        parameters=extra,
+    )

@@ -1,0 +1,291 @@
+"""Each operation against Pillow on the same parameters, with proof that a weaker operation would not pass."""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from scipy import ndimage
+from torch import Tensor
+
+from osiris.augment.views import Parameters, apply
+
+TOLERANCE = 2.0
+"""Mean absolute difference per image, in 255ths, allowed against Pillow (which rounds to 8 bits after every step)."""
+BLUR_TOLERANCE = 1.5
+"""Pillow's GaussianBlur is three box blurs, ours the sampled Gaussian: at most 1.4 apart (measured) from sigma 0.5."""
+WEAK_BLUR_TOLERANCE = 3.5
+"""Below sigma 0.5 boxes of the same variance blur more than a sampled Gaussian: 2.9 apart (measured) at sigma 0.3."""
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+def pictures(height: int, width: int, count: int = 6) -> Tensor:
+    """uint8 [count, 3, height, width]: coloured gradients, objects with hard edges, stripes and a little noise."""
+    random = np.random.default_rng(7)
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    images = []
+    for _ in range(count):
+        corner = random.uniform(0.05, 0.95, (3, 3, 1, 1))
+        image = corner[0] * (1 - x) * (1 - y) + corner[1] * x + corner[2] * y * (1 - x)
+        for _ in range(4):
+            row, column, size = random.uniform(0.1, 0.9, 3)
+            colour = np.array(colorsys.hsv_to_rgb(*random.uniform((0, 0.5, 0.3), (1, 1, 1))))[:, None, None]
+            disc = (y - row) ** 2 + (x - column) ** 2 < (size / 3) ** 2
+            image = np.where(disc, colour, image)
+        angle, frequency = random.uniform(0, np.pi), random.uniform(0.25, 0.4)
+        stripes = np.sin(2 * np.pi * frequency * (np.cos(angle) * x * width + np.sin(angle) * y * height))
+        image = image + 0.12 * stripes * (x > 0.3) + random.normal(0, 0.02, image.shape)
+        images.append((image.clip(0, 1) * 255).round().astype(np.uint8))
+    return torch.from_numpy(np.stack(images))
+
+
+def neutral(images: Tensor, **changes: Tensor) -> Parameters:
+    """Parameters that change nothing but what is given."""
+    count, _, height, width = images.shape
+    box = torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
+    return replace(Parameters(box=box, flip=torch.zeros(count)), **changes)
+
+
+def jittered(images: Tensor, operation: int, factor: float, order: tuple[int, ...] = (0, 1, 2, 3)) -> Tensor:
+    factors = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(len(images), 1)
+    factors[:, operation] = factor
+    turn = torch.tensor(order).argsort().expand(len(images), 4)
+    return apply(images, neutral(images, factors=factors, turn=turn))
+
+
+def by_pillow(images: Tensor, operation: Callable[[Image.Image], Image.Image]) -> np.ndarray:
+    """What Pillow makes of each image: [B, 3, H, W] in 255ths."""
+    made = [operation(Image.fromarray(image.permute(1, 2, 0).numpy())) for image in images]
+    return np.stack([np.asarray(image, dtype=np.float32).transpose(2, 0, 1) for image in made])
+
+
+def distance(ours: Tensor, wanted: np.ndarray) -> np.ndarray:
+    """Mean absolute difference of each image in 255ths."""
+    return np.abs(ours.numpy() * 255 - wanted).mean((1, 2, 3))
+
+
+def check(ours: Tensor, wanted: np.ndarray, weaker: list[Tensor], tolerance: float = TOLERANCE) -> None:
+    """Ours agrees with the reference on every image; every weaker version of ours disagrees on every image."""
+    assert distance(ours, wanted).max() < tolerance, distance(ours, wanted)
+    for other in weaker:
+        assert distance(other, wanted).min() > tolerance, distance(other, wanted)
+
+
+def unchanged(images: Tensor) -> Tensor:
+    return images / 255
+
+
+def pillow_hue(image: Image.Image, turns: float) -> Image.Image:
+    hue, saturation, value = image.convert("HSV").split()
+    shifted = (np.asarray(hue).astype(int) + round(turns * 255)) % 256
+    return Image.merge("HSV", (Image.fromarray(shifted.astype(np.uint8)), saturation, value)).convert("RGB")
+
+
+PILLOW_JITTER: dict[int, Callable[[Image.Image, float], Image.Image]] = {
+    BRIGHTNESS: lambda image, factor: ImageEnhance.Brightness(image).enhance(factor),
+    CONTRAST: lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    SATURATION: lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    HUE: pillow_hue,
+}
+
+
+@pytest.mark.parametrize("size", [None, 24, 32, 80])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48), (96, 72)])
+def test_crop_and_resize_match_pillow(height: int, width: int, size: int | None) -> None:
+    images = pictures(height, width)
+    boxes = torch.tensor(
+        [
+            [0, 0, height // 2, width // 2],
+            [height // 3, width // 4, height // 3, width // 2],
+            [height - 9, width - 7, 9, 7],
+            [2, width // 2, height - 5, width // 2],
+            [height // 2, 3, height // 2, width - 5],
+            [5, 4, height - 9, width - 8],
+        ],
+    ).float()
+    whole = torch.tensor([0.0, 0.0, height, width])
+    shape = (width, height) if size is None else (size, size)
+
+    def resize(filter: Image.Resampling) -> np.ndarray:
+        made = []
+        for image, (top, left, tall, wide) in zip(images, boxes.int().tolist()):
+            cut = Image.fromarray(image.permute(1, 2, 0).numpy()).crop((left, top, left + wide, top + tall))
+            made.append(np.asarray(cut.resize(shape, filter), dtype=np.float32).transpose(2, 0, 1))
+        return np.stack(made)
+
+    ours = apply(images, neutral(images, box=boxes), size)
+    wanted = resize(Image.Resampling.BICUBIC)
+    halfway = apply(images, neutral(images, box=(boxes + whole) / 2), size)
+    check(ours, wanted, [apply(images, neutral(images), size), halfway])
+    assert distance(ours, wanted).max() < 0.5, "the same weights: only Pillow's rounding remains"
+    bilinear = np.abs(resize(Image.Resampling.BILINEAR) - wanted).mean((1, 2, 3))
+    assert bilinear.min() > 0.5, "the filter of the same crop must matter at the tolerance above"
+
+
+def test_shrinking_is_antialiased() -> None:
+    images = pictures(96, 96)
+    ours = apply(images, neutral(images), 32)
+    wanted = by_pillow(images, lambda image: image.resize((32, 32), Image.Resampling.BICUBIC))
+    aliased = torch.nn.functional.interpolate(images.float(), (32, 32), mode="bicubic").clamp(0, 255) / 255
+    check(ours, wanted, [aliased])
+
+
+def test_overshoot_is_cut_after_each_axis_as_in_pillow() -> None:
+    """Bicubic overshoots at edges; between its two passes Pillow stores 8 bits, which cuts that off."""
+    squares = torch.kron(torch.eye(8).bool() ^ (torch.arange(8) % 2 == 0), torch.ones(2, 2).bool())
+    images = (squares * 255).to(torch.uint8).expand(1, 3, 16, 16).contiguous()
+    wanted = by_pillow(images, lambda image: image.resize((48, 48), Image.Resampling.BICUBIC))
+    uncut = torch.nn.functional.interpolate(images.float(), (48, 48), mode="bicubic", antialias=True).clamp(0, 255)
+    check(apply(images, neutral(images), 48), wanted, [uncut / 255], 0.2)
+
+
+def test_flip_mirrors_the_columns() -> None:
+    images = pictures(20, 30)
+    flip = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+    box = torch.tensor([3.0, 5.0, 11.0, 17.0]).expand(6, 4)
+    straight, flipped = apply(images, neutral(images, box=box)), apply(images, neutral(images, box=box, flip=flip))
+    expected = torch.where(flip[:, None, None, None] == 1, straight.flip(3), straight)
+    torch.testing.assert_close(flipped, expected)
+    assert (straight - straight.flip(3)).abs().mean() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor"),
+    [
+        *itertools.product([BRIGHTNESS, CONTRAST], [0.6, 0.8, 1.2, 1.4]),
+        *itertools.product([SATURATION], [0.0, 0.8, 1.2]),
+        *itertools.product([HUE], [-0.5, -0.1, -0.05, 0.05, 0.1, 0.3]),
+    ],
+)
+def test_jitter_matches_pillow(operation: int, factor: float) -> None:
+    images = pictures(32, 32)
+    nothing = 0 if operation == HUE else 1
+    wanted = by_pillow(images, lambda image: PILLOW_JITTER[operation](image, factor))
+    half = jittered(images, operation, (factor + nothing) / 2)
+    opposite = jittered(images, operation, 2 * nothing - factor) if abs(factor) != 0.5 else half
+    check(jittered(images, operation, factor), wanted, [unchanged(images), half, opposite])
+
+
+def naive_jitter(image: np.ndarray, operation: int, factor: float) -> np.ndarray:
+    """One operation on one float image [3, H, W], pixel by pixel for the hue."""
+    grey = np.tensordot([0.299, 0.587, 0.114], image, 1)
+    if operation == HUE:
+        made = np.empty_like(image)
+        for row, column in np.ndindex(image.shape[1:]):
+            hue, saturation, value = colorsys.rgb_to_hsv(*image[:, row, column])
+            made[:, row, column] = colorsys.hsv_to_rgb((hue + factor) % 1, saturation, value)
+        return made
+    target = {BRIGHTNESS: 0, CONTRAST: grey.mean(), SATURATION: grey}[operation]
+    return (factor * image + (1 - factor) * target).clip(0, 1)
+
+
+def test_jitter_follows_each_images_own_order() -> None:
+    """All 24 orders in one batch, exactly as one operation after the other."""
+    orders = list(itertools.permutations(range(4)))
+    images = pictures(8, 8, count=1).expand(24, -1, -1, -1)
+    strength = [1.4, 1.4, 0.5, 0.1]
+    turn = torch.tensor(orders).argsort(1)
+    ours = apply(images, neutral(images, factors=torch.tensor(strength).expand(24, 4), turn=turn)).numpy()
+    references = []
+    for order in orders:
+        image = images[0].numpy() / 255.0
+        for operation in order:
+            image = naive_jitter(image, operation, strength[operation])
+        references.append(image)
+    np.testing.assert_allclose(ours, np.stack(references), atol=2e-5)
+    between = [np.abs(one - other).mean() for one, other in itertools.combinations(references, 2)]
+    assert min(between) > 1e-4, "every order gives another image, so a wrong one would show"
+
+
+def test_whole_chain_matches_pillow_in_every_order() -> None:
+    orders = list(itertools.permutations(range(4)))
+    images = pictures(32, 32, count=24)
+    factors = torch.tensor([[0.7, 1.3, 0.8, 0.08], [1.3, 0.7, 1.2, -0.08]]).repeat(12, 1)
+    grey, threshold = torch.zeros(24), torch.full((24,), 2.0)
+    grey[::5], threshold[::3] = 1, 0.5
+    box = torch.tensor([4.0, 6.0, 22.0, 19.0]).expand(24, 4)
+    turn = torch.tensor(orders).argsort(1)
+    chosen = neutral(images, box=box, factors=factors, turn=turn, grey=grey, threshold=threshold)
+    wanted = []
+    for position, order in enumerate(orders):
+        image = Image.fromarray(images[position].permute(1, 2, 0).numpy())
+        image = image.crop((6, 4, 25, 26)).resize((32, 32), Image.Resampling.BICUBIC)
+        for operation in order:
+            image = PILLOW_JITTER[operation](image, float(factors[position, operation]))
+        image = ImageOps.grayscale(image).convert("RGB") if grey[position] else image
+        image = ImageOps.solarize(image, 128) if threshold[position] < 1 else image
+        wanted.append(np.asarray(image, dtype=np.float32).transpose(2, 0, 1))
+    without = [replace(chosen, **{name: None}) for name in ("factors", "grey", "threshold")]
+    check(apply(images, chosen), np.stack(wanted), [])
+    for lacking in without:
+        assert distance(apply(images, lacking), np.stack(wanted)).max() > 2 * TOLERANCE
+
+
+def test_grey_matches_pillow() -> None:
+    images = pictures(32, 32)
+    wanted = by_pillow(images, lambda image: ImageOps.grayscale(image).convert("RGB"))
+    ours = apply(images, neutral(images, grey=torch.ones(6)))
+    half = (ours + unchanged(images)) / 2
+    mean_of_channels = unchanged(images).mean(1, keepdim=True).expand(-1, 3, -1, -1)
+    check(ours, wanted, [unchanged(images), half, mean_of_channels])
+    untouched = apply(images, neutral(images, grey=torch.zeros(6)))
+    torch.testing.assert_close(untouched, unchanged(images), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7])
+def test_solarise_matches_pillow(threshold: float) -> None:
+    images = pictures(32, 32)
+    images[:, :, :2] = 0
+
+    def solarised(value: float) -> Tensor:
+        return apply(images, neutral(images, threshold=torch.full((6,), value)))
+
+    wanted = by_pillow(images, lambda image: ImageOps.solarize(image, int(np.ceil(threshold * 255))))
+    half = (solarised(threshold) + unchanged(images)) / 2
+    check(solarised(threshold), wanted, [unchanged(images), half, solarised((threshold + 1) / 2)])
+    assert (solarised(0.0) + unchanged(images) - 1).abs().max() < 1e-5, "the threshold itself is inverted, even black"
+    torch.testing.assert_close(solarised(2.0), unchanged(images), atol=1e-6, rtol=0)
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    return apply(images, neutral(images, sigma=torch.full((len(images),), sigma)))
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.8, 1.2, 1.6, 2.0])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 40)])
+def test_blur_is_close_to_pillow(sigma: float, height: int, width: int) -> None:
+    images = pictures(height, width)
+    wanted = by_pillow(images, lambda image: image.filter(ImageFilter.GaussianBlur(sigma)))
+    weaker = [unchanged(images), blurred(images, sigma / 2)]
+    check(blurred(images, sigma), wanted, weaker, BLUR_TOLERANCE)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.2, 0.3, 0.4])
+def test_weak_blur_is_not_far_from_pillow(sigma: float) -> None:
+    images = pictures(32, 32)
+    wanted = by_pillow(images, lambda image: image.filter(ImageFilter.GaussianBlur(sigma)))
+    assert distance(blurred(images, sigma), wanted).max() < WEAK_BLUR_TOLERANCE
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 40), (5, 5)])
+def test_blur_is_exactly_gaussian(sigma: float, height: int, width: int) -> None:
+    images = pictures(height, width)
+    exact = np.stack(
+        [
+            [ndimage.gaussian_filter(channel, sigma, mode="nearest", radius=8) for channel in image]
+            for image in images.numpy().astype(np.float64)
+        ]
+    )
+    check(blurred(images, sigma), exact, [unchanged(images), blurred(images, sigma * 0.9)], 0.01)
+
+
+def test_no_blur_is_the_identity() -> None:
+    images = pictures(16, 16)
+    torch.testing.assert_close(blurred(images, 0.0), unchanged(images), atol=1e-6, rtol=0)

@@ -1,0 +1,229 @@
+"""Free composition: terms from text, options, readable names, and a record that gives the same method again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osiris.errors import UserError
+from osiris.framework.composition import (
+    ALIASES,
+    kinds,
+    method_to_dict,
+    parse_terms,
+    resolve,
+    term_from_dict,
+    term_to_dict,
+)
+from osiris.framework.config import MethodConfig
+from osiris.framework.methods import READINGS, ZOO, find_method
+from osiris.framework.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, X
+from osiris.framework.terms_distillation import Elastic, Expert, Predict, Snapshot
+from osiris.training.config import Config, from_dict, to_dict
+from osiris.training.plan import batch_indices
+from tiny import tiny_engine, train
+
+
+def composed(**options: object):
+    return resolve(MethodConfig(**options))  # pyright: ignore[reportArgumentType]
+
+
+def record(text: str, space: str = "h") -> list[dict]:
+    return [term_to_dict(term) for term in parse_terms(text, space)]
+
+
+def test_the_example_of_the_manual() -> None:
+    method = composed(method="osiris-d", past="replay+distil", cross_weight=0.3)
+    assert [(name, term.kind, weight) for name, term, weight in method.weighted(20)] == [
+        ("current", "contrast", 1.0),
+        ("cross", "cross", 0.3),
+        ("past.contrast", "contrast", 0.5),
+        ("past.distil", "distil", 0.5),
+    ]
+    assert {term.options["space"] for term in method.past} == {"h"}
+    assert method.name == "osiris-d[past=replay+distil,cross-weight=0.3]"
+
+
+def test_terms_from_text() -> None:
+    assert record("replay+distil") == [
+        {"kind": "contrast", "batch": "Y", "space": "h"},
+        {"kind": "distil", "space": "h", "positive": "same"},
+    ]
+    assert record("union:g") == [{"kind": "contrast", "batch": "X+Y", "space": "g"}]
+    assert record("contrast(batch=X+Y,space=g)") == [{"kind": "contrast", "batch": "X+Y", "space": "g"}]
+    assert record("predict(symmetric=true)")[0]["symmetric"] is True
+    assert record("mixed:g(alpha=1)") == [{"kind": "mixed", "alpha": 1.0, "space": "g"}]
+    assert record("expert(interval=7)") == [{"kind": "expert", "interval": 7}]
+    assert parse_terms("none", "h") == ()
+    assert record("elastic + match") == [{"kind": "elastic", "normaliser": "sum"}, {"kind": "match", "space": "h"}]
+
+
+options = {
+    Contrast: st.builds(Contrast, st.sampled_from(["X", "Y", "X+Y"]), st.sampled_from(["g", "h"])),
+    Negatives: st.builds(Negatives, st.sampled_from(["g", "h"])),
+    Cross: st.builds(Cross, st.sampled_from(["g", "h"])),
+    Distil: st.builds(Distil, st.sampled_from(["g", "h"]), st.sampled_from(["same", "other"])),
+    Match: st.builds(Match, st.sampled_from(["g", "h"])),
+    Mixed: st.builds(Mixed, st.floats(0.1, 5), st.sampled_from(["g", "h"])),
+    Elastic: st.builds(Elastic, st.sampled_from(["sum", "max", "l2", "mean"])),
+    Predict: st.builds(Predict, st.sampled_from(["same", "other"]), st.booleans(), st.booleans(), st.booleans()),
+    Expert: st.builds(Expert, st.none() | st.integers(1, 9)),
+    Snapshot: st.builds(Snapshot, st.none() | st.integers(1, 9)),
+}
+
+
+def test_the_terms_of_the_paper_are_covered() -> None:
+    assert {kind.kind for kind in options} <= set(kinds()) and len(options) >= 10
+    assert all(kinds()[kind.kind] is kind for kind in options)
+    assert {"replay", "union"} <= set(ALIASES)
+
+
+@given(st.one_of(*options.values()))
+def test_a_term_survives_json_and_text(term) -> None:
+    """As recorded in config.json, and with every value as text, as typed on the command line."""
+    wanted = term_to_dict(term)
+    assert term_to_dict(term_from_dict(json.loads(json.dumps(wanted)))) == wanted
+    typed = {key: value if value is None or key == "kind" else str(value) for key, value in wanted.items()}
+    assert term_to_dict(term_from_dict(typed)) == wanted
+
+
+@pytest.mark.parametrize("name", [*ZOO, *READINGS, "osiris-d/shared-space", "osiris-r/no-cross"])
+def test_methods_are_recorded_whole(name: str) -> None:
+    written = json.loads(json.dumps(method_to_dict(find_method(name))))
+    assert written["name"] == name
+    for role in ("current", "cross", "past"):
+        assert [term_to_dict(term_from_dict(one)) for one in written[role]] == written[role]
+
+
+def test_the_config_gives_the_same_method_again() -> None:
+    chosen = MethodConfig(method="osiris-d", past="replay+distil", cross_weight=0.3, positive="other")
+    config = Config(method=chosen)
+    again = from_dict(json.loads(json.dumps(to_dict(config))))
+    assert again == config
+    assert method_to_dict(resolve(again.method)) == method_to_dict(resolve(chosen))
+
+
+def test_named_options() -> None:
+    assert composed(method="osiris-d", positive="other").past[0].options["positive"] == "other"
+    assert composed(method="cassle", positive="other").past[0].options["positive"] == "other"
+    assert composed(method="ewc", fisher_normaliser="l2").past[0].options["normaliser"] == "l2"
+    assert composed(method="lump", mixup_alpha=1.5).current[0].options["alpha"] == 1.5
+    pocon = composed(method="pocon", pocon_interval=2000)
+    assert [term.options["interval"] for term in pocon.terms] == [2000, 2000]
+    assert composed(method="osiris-d", second_space="fresh").second_space == "fresh"
+    assert composed(method="er", replay_fraction=0.5).replay == 0.5
+    assert composed(method="ft", pocon_interval=2000).name == "ft", "a preset's interval says nothing of other methods"
+
+
+def test_new_terms_join_the_space_of_their_role() -> None:
+    assert composed(method="osiris-d/shared-space", past="replay").past[0].options["space"] == "g"
+    assert composed(method="osiris-d", past="replay").past[0].options["space"] == "h"
+    assert composed(method="ft", past="replay").past[0].options["space"] == "h", "the isolated space by default"
+    assert composed(method="ft", past="replay:g").past[0].options["space"] == "g"
+    assert composed(method="er", current="union").current[0].options["space"] == "g"
+
+
+def test_an_open_weight_is_each_terms_own() -> None:
+    def past_weights(**chosen: object) -> list[float]:
+        return [weight for name, _, weight in composed(**chosen).weighted(20) if name.startswith("past")]
+
+    assert past_weights(method="ewc") == [100]
+    assert past_weights(method="ewc", past="distil") == [1], "100 is ewc's, not that of what replaces it"
+    assert past_weights(method="ewc", past="elastic+distil") == [100, 1]
+    assert past_weights(method="ewc", past_weight=7.0) == [7]
+    assert past_weights(method="ft", past="elastic") == [100], "a role that was empty has no weight to keep"
+    assert past_weights(method="osiris-d", past="elastic") == [0.5]
+
+
+def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None:
+    """`match` in h: the memory keeps embeddings of h from task 2 on, and before that those of g, whose copy h is."""
+    engine, stretch = tiny_engine(composed(method="ft", past="match:h"), epochs=1, memory_size=40)
+    train(engine, stretch[:1])
+    engine.objective.begin_task(engine.world(stretch[1], 0))
+    slots = engine.memory.filled
+    with torch.no_grad():
+        list(engine.networks.heads["h"].parameters())[-1].neg_()
+    views = engine._views_of_x(engine._take(indices := batch_indices(stretch[1], 0, 0)), len(indices), 1, 0)
+    wanted = engine.represent({X: views}, {X: len(indices)})(X, head="h")[0].detach()
+    engine.step(stretch[1], 0)
+    stored = engine.memory.field("embedding_h", torch.arange(slots, slots + len(indices)))
+    torch.testing.assert_close(stored, wanted)
+    assert set(engine.memory.fields) == {"embedding_h"}
+
+
+def test_a_subclass_needs_a_name_of_its_own() -> None:
+    class Nameless(Distil):
+        pass
+
+    assert kinds()["distil"] is Distil
+    del Nameless
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"past": "replai"}, "Did you mean 'replay'"),
+        ({"past": "replay:k"}, "space"),
+        ({"past": "elastic:h"}, "acts on no space"),
+        ({"past": "distil(positiv=same)"}, "Did you mean 'positive'"),
+        ({"past": "distil(positive=both)"}, "same, other"),
+        ({"past": "predict(symmetric=maybe)"}, "true or false"),
+        ({"current": "mixed(alpha=x)", "replay_fraction": 1.0}, "needs a float"),
+        ({"past": "Distil!"}, "cannot read the term"),
+        ({"current": "none"}, "at least one current term"),
+        ({"current": "mixed"}, "--replay-fraction 1"),
+        ({"method": "lump", "mixup_alpha": 0.0}, "--mixup-alpha"),
+        ({"method": "lump", "mixup_alpha": float("nan")}, "--mixup-alpha"),
+        ({"method": "pocon", "pocon_interval": 0}, "--pocon-interval"),
+        ({"cross_weight": -1.0}, "--cross-weight"),
+        ({"past_weight": float("inf")}, "--past-weight"),
+        ({"past_weight": float("nan")}, "--past-weight"),
+        ({"replay_fraction": 0.0}, "--replay-fraction"),
+        ({"replay_fraction": 1.5}, "--replay-fraction"),
+        ({"method": "ft", "positive": "other"}, "--positive changes nothing"),
+        ({"method": "er", "fisher_normaliser": "max"}, "--fisher-normaliser changes nothing"),
+        ({"method": "osiris"}, "unknown method"),
+        ({"method": "Osiris-D"}, "Did you mean 'osiris-d'"),
+        ({"method": "er+/plus-foo"}, "plus-replay"),
+        ({"method": "er+/plus-current/no-past"}, "changes nothing in er\\+/plus-current"),
+        ({"method": "ft", "cross_weight": 0.3}, "--cross-weight changes nothing"),
+        ({"method": "ft", "past_weight": 3.0}, "--past-weight changes nothing"),
+        ({"method": "er", "second_space": "fresh"}, "--second-space changes nothing"),
+        ({"method": "cassle", "replay_fraction": 0.5}, "--replay-fraction changes nothing"),
+        ({"method": "offline", "past": "replay"}, "no second task"),
+        ({"past": "replay+none"}, "stands alone"),
+        ({"method": "ft", "current": "elastic"}, "nothing to learn from"),
+        ({"method": "ft", "past": "match:h", "second_space": "fresh"}, "--second-space copy"),
+    ],
+)
+def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        composed(**chosen)
+
+
+FREE = {
+    "everything at once": {"method": "osiris-d", "past": "replay+distil+elastic+predict", "cross": "cross:g"},
+    "two mixtures": {"method": "lump", "current": "mixed(alpha=0.4)+mixed(alpha=2)"},
+    "pocon with replay": {"method": "pocon", "cross": "cross", "past": "snapshot+replay:h"},
+    "der in h": {"method": "osiris-r", "past": "match:g", "current": "contrast:h"},
+    "lump and distillation": {"method": "lump", "past": "distil:g"},
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_any_composition_trains_and_resumes(name: str) -> None:
+    method = composed(**FREE[name])
+    engine, stretch = tiny_engine(method, epochs=1)
+    results = train(engine, stretch[:2])
+    assert all(bool(result.finite) for result in results)
+    named = {key for key, _, _ in method.weighted(3)}
+    assert set(results[-1].values) == named | {"loss", "gradient_norm"}
+    again, _ = tiny_engine(method, epochs=1)
+    again.restore(engine.state())
+    for one in (engine, again):
+        one.objective.begin_task(one.world(stretch[2], 0))
+    assert torch.equal(engine.step(stretch[2], 0).values["loss"], again.step(stretch[2], 0).values["loss"])

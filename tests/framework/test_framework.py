@@ -1,0 +1,243 @@
+"""Table 1 as measured: gradient reach, costs and storage, each against what is known by other means."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from osiris.cli import main
+from osiris.framework import losses
+from osiris.framework.composition import method_from_dict, method_to_dict
+from osiris.framework.cost import measure_cost, total_cost
+from osiris.framework.facts import Facts, all_facts, measure_ticks
+from osiris.framework.methods import READINGS, ZOO, find_method, past
+from osiris.framework.representations import Networks, Passes, Representations
+from osiris.framework.storage import measure_storage
+from osiris.framework.terms import Drawn, Term, X, Y
+from osiris.framework.tracing import Path, Scene, trace
+from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.report.framework_tables import cost_table
+from tiny import PAPER, tiny_engine, train
+
+RESNET, PROJECTOR = EncoderConfig(), ProjectorConfig()
+ENCODER, HEAD, PREDICTOR, ADAPTER = 11_168_832, 1_312_768, 526_464, 2_100_224
+"""Parameters: ResNet-18; 512*2048 + 2048 + 2048*128; 2 * 128*2048 + 2048 + 128; 4 * 512*1024 + 2*1024 + 2*512."""
+PIXELS = 500 * 3 * 32 * 32
+NAMES = [*PAPER, *READINGS, "osiris-d/shared-space", "osiris-d/no-cross", "osiris-r/no-past"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Facts]:
+    return {row.name: row for row in all_facts(RESNET, PROJECTOR) if row.name in PAPER}
+
+
+def test_measured_ticks_differ_from_the_papers_for_ewc_and_cassle(rows: dict[str, Facts]) -> None:
+    different = {name: row.differences for name, row in rows.items() if row.differences}
+    assert different == {"ewc": ("isolated",), "cassle": ("isolated",)}
+    assert rows["ewc"].measured == (True, False, True) and rows["cassle"].measured == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("osiris-d/shared-space", (False, True, True)),
+        ("osiris-d/no-cross", (True, False, True)),
+        ("osiris-d/no-past", (True, True, True)),
+        ("osiris-d/no-cross/no-past", (True, False, False)),
+        ("er+/plus-current", (False, True, True)),
+    ],
+)
+def test_ticks_of_ablations(name: str, expected: tuple[bool, bool, bool]) -> None:
+    """Without L_past the cross term still makes f learn from the memory."""
+    assert measure_ticks(find_method(name)) == expected
+
+
+def test_costs(rows: dict[str, Facts]) -> None:
+    """Encoder passes per image of X, forward + backward."""
+    written = {name: {key: str(cost) for key, cost in row.cost.items()} for name, row in rows.items()}
+    ft, replay = {"f: X": "2+2"}, {"f: X": "2+2", "f: Y": "1.5+1.5"}
+    assert written == {
+        "ft": ft,
+        "er": replay,
+        "er+": replay,
+        "er++": replay,
+        "der": replay,
+        "lump": {"f: mix(0.4)": "2+2"},
+        "osiris-r": replay,
+        "ewc": ft,
+        "cassle": {**ft, "f*: X": "2+0"},
+        "pocon": {**ft, "expert: X": "2+2", "frozen: X": "4+0"},
+        "osiris-d": {**replay, "f*: X": "2+0"},
+        "offline": ft,
+        "d1-only": ft,
+    }
+
+
+@pytest.mark.parametrize("name", ["ft", "lump", "osiris-d", "pocon", "der", "cassle"])
+def test_costs_are_those_of_a_training_step(name: str) -> None:
+    """Images through each encoder in a step of the engine, counted by hooks on the modules themselves."""
+    engine, stretch = tiny_engine(name, batch_size=8)
+    train(engine, stretch[:1])
+    engine.objective.begin_task(engine.world(stretch[1], 0))
+    forward, backward = [], []
+
+    def count(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
+        forward.append(len(output))
+        if output.requires_grad:
+            output.register_hook(lambda gradient: backward.append(len(gradient)))
+
+    encoders = [engine.networks.encoder, *engine.networks.past.values()]
+    for _, term, _ in engine.objective.later:
+        encoders += [
+            module for key, module in term.named_children() if key in ("expert", "expert_past", "encoder_past")
+        ]
+    for encoder in encoders:
+        if type(encoder).__name__ == "Frozen" and not hasattr(encoder.get_submodule("network"), "conv1"):
+            continue  # g*
+        encoder.register_forward_hook(count)
+    passes = Passes()
+    engine.step(stretch[1], 0, passes)
+    total = total_cost(measure_cost(find_method(name)))
+    assert sum(forward) == sum(passes.forward.values()) == 8 * total.forward
+    assert sum(backward) == sum(passes.backward.values()) == 8 * total.backward
+
+
+def test_a_frozen_network_runs_only_on_what_is_asked() -> None:
+    """osiris-d's checkpoint never sees Y; without L_past there is no checkpoint at all."""
+    assert "f*: Y" not in measure_cost(find_method("osiris-d"))
+    assert set(measure_cost(find_method("osiris-d/no-past"))) == {"f: X", "f: Y"}
+    assert set(measure_cost(find_method("osiris-d/no-cross"))) == {"f: X", "f*: X"}, "no Y is encoded without a use"
+    assert not find_method("osiris-d/no-cross").reads_memory
+
+
+def test_storage_by_arithmetic(rows: dict[str, Facts]) -> None:
+    """Pixels of the memory and parameters, 8 bytes each in the paper's count."""
+    paper = {name: row.storage.paper for name, row in rows.items()}
+    assert paper == {
+        "ft": 0,
+        "er": 8 * PIXELS,
+        "er+": 8 * PIXELS,
+        "er++": 8 * PIXELS,
+        "der": 8 * (PIXELS + 500 * 128),
+        "lump": 8 * PIXELS,
+        "osiris-r": 8 * (PIXELS + HEAD),
+        "ewc": 8 * 2 * ENCODER,
+        "cassle": 8 * (ENCODER + HEAD + PREDICTOR),
+        "pocon": 8 * (3 * ENCODER + HEAD + 2 * ADAPTER),
+        "osiris-d": 8 * (PIXELS + HEAD + ENCODER),
+        "offline": 0,
+        "d1-only": 0,
+    }
+    stored = {name: row.storage.stored for name, row in rows.items()}
+    assert stored["er"] == PIXELS + 500 * 24, "one byte per channel, and 24 per slot"
+    assert stored["osiris-d"] == PIXELS + 500 * 24 + 4 * (HEAD + ENCODER)
+    assert stored["der"] == PIXELS + 500 * 24 + 4 * 500 * 128
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_composition_is_the_method(name: str) -> None:
+    """A report knows a method from config.json alone: storage and cost come out the same."""
+    method = find_method(name)
+    read = method_from_dict(json.loads(json.dumps(method_to_dict(method))))
+    assert method_to_dict(read) == method_to_dict(method)
+    assert measure_cost(read) == measure_cost(method)
+    sizes = EncoderConfig(width=8, blocks=(1, 1, 1, 1)), PROJECTOR, 60, (3, 16, 16)
+    assert measure_storage(read, *sizes) == measure_storage(method, *sizes)
+
+
+def test_stored_bytes_are_those_of_the_tensors() -> None:
+    engine, _ = tiny_engine("der", memory_size=12)
+    counted = measure_storage(find_method("der"), engine.config.encoder, engine.config.projector, 12, (3, 8, 8))
+    memory = [value for name, value in engine.memory.state_dict().items() if "extra_state" not in name]
+    assert counted.stored == sum(value.numel() * value.element_size() for value in memory)
+
+
+def test_paths_of_osiris_d_and_cassle() -> None:
+    """The past encoder with the live h, and the past encoder with the past g."""
+    past = {
+        name: next(term for term in trace(find_method(name)) if term.role == "past") for name in ZOO if ZOO[name].past
+    }
+    assert past["osiris-d"].paths == (Path("X", "f", ("h",)), Path("X", "f*", ("h",), ("f*",)))
+    assert past["cassle"].paths == (Path("X", "f", ("g", "p")), Path("X", "f*", ("g*",), ("f*", "g*")))
+    assert past["der"].stored == ("stored embedding",) and past["ewc"].stored == ("F, theta*",)
+    assert past["ewc"].paths == () and past["ewc"].reaches == ("f",) and past["ewc"].learns_from == ()
+    assert past["pocon"].reaches == ("f", "n")
+
+
+def test_a_scene_comes_back_after_a_redraw() -> None:
+    scene = Scene(find_method("osiris-d"))
+    before = scene.loss().item()
+    for part in ("Y", "past", "X"):
+        scene.redraw(part, 1)
+        assert scene.loss().item() != before
+        scene.redraw(part, 0)
+        assert scene.loss().item() == before
+
+
+def test_measuring_uses_no_global_generator() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    measure_ticks(find_method("cassle"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@dataclass(eq=False)
+class Unusual(Term):
+    """Sees Y through the past encoder without a projector; a buffer without dimensions, and a head in a container."""
+
+    kind: ClassVar[str] = "unusual-2"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (X, Y)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        self.register_buffer("level", torch.tensor(1.0))
+        features = next(iter(networks.heads["g"].parameters())).shape[1]
+        self.heads = torch.nn.ModuleDict({"first": torch.nn.Linear(features, 4, bias=False)})
+        self.nothing = torch.nn.Identity()
+
+    def loss(self, rep: Representations, drawn: Drawn, tau: float) -> torch.Tensor:
+        kept = losses.match(rep(Y, head=())[0], rep(Y, head=(), encoder="past")[0])
+        first, second = rep(X, head=self.heads["first"])
+        return self.get_buffer("level") * kept + losses.match(first, second)
+
+
+def test_a_term_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ZOO, "unusual", ZOO["ft"] | past(Unusual()))
+    row = next(row for row in all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16) if row.name == "unusual")
+    assert {key: str(cost) for key, cost in row.cost.items()} == {"f: X": "2+2", "f: Y": "1.5+1.5", "f*: Y": "1.5+0"}
+    assert row.terms[1].reaches == ("f", "heads") and row.kind == "replay" and row.measured == (True, False, True)
+    table = cost_table([*all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16)])
+    assert "frozen: Y" in [column.name for column in table.columns]
+    engine, stretch = tiny_engine(ZOO["unusual"], epochs=1)
+    assert all(bool(result.finite) for result in train(engine, stretch[:2]))
+
+
+def test_a_term_that_does_not_say_what_it_needs() -> None:
+    class Silent(Unusual):
+        kind: ClassVar[str] = "silent"
+        needs: ClassVar[frozenset[str]] = frozenset()
+
+    engine, stretch = tiny_engine(ZOO["ft"] | past(Silent()), epochs=1)
+    with pytest.raises(AssertionError, match="needs ="):
+        train(engine, stretch[:2])
+
+
+def test_the_list_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "methods", "--cost", "--width", "16", "--memory-size", "60"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in ZOO)
+    assert "- ✓ [1]" in text and "✓ - [2]" in text and "5.5+3.5" in text
+    assert "width 16, 60 images of 32x32" in text
+    assert main(["list", "methods", "--memory-size", "0"]) == 2
+    assert "--memory-size" in capsys.readouterr().err
+    assert main(["list", "presets", "--benchmark", "tinyworld", "--format", "markdown"]) == 0
+    assert "| setting | paper | paper-released | cpu | smoke |" in capsys.readouterr().out
+    assert main(["list", "benchmarks"]) == 0
+    assert "structured-tiny-imagenet" in capsys.readouterr().out

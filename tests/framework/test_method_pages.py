@@ -1,0 +1,105 @@
+"""The pages and pictures of the methods say what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from osiris.framework.methods import find_method
+from osiris.report import method_picture
+from tiny import PAPER
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "methods"
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_method_pages", ROOT / "docs" / "make_method_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_are_up_to_date(maker: ModuleType) -> None:
+    assert set(PAPER) <= set(maker.documented())
+    assert [path.name for path in maker.stale()] == [], "run python docs/make_method_pages.py"
+
+
+def test_pictures_are_up_to_date(maker: ModuleType) -> None:
+    assert maker.stale_pictures() == [], "run python docs/make_method_pages.py"
+
+
+def test_a_changed_fact_makes_a_page_stale(maker: ModuleType) -> None:
+    page = maker.renewed((DOCS / "osiris-d.md").read_text(encoding="utf-8"), "osiris-d")
+    for written, wrong in (("53.0 ± 0.2", "93.0 ± 0.2"), ("NTX_g(X)", "NTX_h(X)"), ("112.1 MB", "12.1 MB")):
+        assert written in page
+        assert maker.renewed(page.replace(written, wrong), "osiris-d") == page
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_page_has_its_parts(name: str) -> None:
+    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    for part in ("loss", "picture", "command", "cost", "published", "ours"):
+        assert f"<!-- begin {part} -->" in page, part
+    for heading in ("What the logged numbers mean", "What the paper leaves open"):
+        assert f"## {heading}\n\n- " in page or f"## {heading}\n\nThe " in page, heading
+    logged = {term for term, _, _ in find_method(name).weighted(20)}
+    assert all(f"`terms.{term}`" in page for term in logged)
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert all(f"[{name}]({name}.md)" in index for name in [*PAPER, "ablations"])
+    for page in DOCS.glob("*.md"):
+        for target in (part.split(")")[0] for part in page.read_text(encoding="utf-8").split("](")[1:]):
+            assert (DOCS / target).exists(), f"{page.name}: {target}"
+
+
+def test_our_numbers_are_taken_from_the_results(maker: ModuleType, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "tinyworld.md"
+    head = "| method | seeds | A ↑ | F ↓ |\n|---|---|---:|---:|"
+    few, many = f"{head}\n| ft | 1 | 1.0 | - |\n| er | 1 | 2.0 | - |", f"{head}\n| `er` | 3 | **4.0** ± 0.1 | - |"
+    results.write_text(f"# Results\n\n**world, class-agnostic KNN (k = 2, fingerprint 0a1b)**\n\n{few}\n\n{many}\n")
+    monkeypatch.setattr(maker, "RESULTS", tmp_path)
+    assert "| world, class-agnostic KNN (k = 2) | 3 | 4.0 ± 0.1 | - | - | - | - |" in maker.ours("er")
+    assert "2.0" not in maker.ours("er") and "| 1 | 1.0 |" in maker.ours("ft")
+    assert maker.ours("lump").startswith("No runs of it")
+    monkeypatch.setattr(maker, "RESULTS", tmp_path / "nowhere")
+    assert maker.ours("er").startswith("No runs of it")
+
+
+def test_a_picture_shows_every_network_and_loss() -> None:
+    from osiris.framework.tracing import trace
+    from osiris.report.method_layout import lay_out
+
+    layout = lay_out(trace(find_method("osiris-d")))
+    assert [lane.label for lane in layout.lanes] == ["g f(X)", "h f(X)", "h f(Y)", "h f*(X)"]
+    assert [lane.frozen for lane in layout.lanes] == [(), (), (), ("f*",)]
+    used = {term.name: [lane.label for lane in lanes] for term, lanes in layout.uses}
+    assert used == {"current": ["g f(X)"], "cross": ["h f(X)", "h f(Y)"], "past": ["h f(X)", "h f*(X)"]}
+    ewc = lay_out(trace(find_method("ewc")))
+    assert [lane.label for lane in ewc.lanes] == ["g f(X)", "parameters θ", "F, θ*"]
+
+
+def test_drawing_is_deterministic_and_well_formed() -> None:
+    method = find_method("cassle")
+    svg, png = method_picture.render(method)
+    assert method_picture.render(method)[0] == svg
+    root = ElementTree.fromstring(svg)
+    assert root.tag.endswith("svg") and png.startswith(b"\x89PNG")
+    assert "http" not in svg.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+
+
+def test_the_picture_command_wants_one_folder() -> None:
+    from osiris.errors import UserError
+
+    with pytest.raises(UserError, match="usage"):
+        method_picture.main([])

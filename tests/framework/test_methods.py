@@ -1,0 +1,263 @@
+"""The zoo as a whole: Table 1, limits, first tasks, and what methods remember from task to task."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
+from osiris.framework.methods import ABLATIONS, READINGS, ZOO, Method, find_method
+from osiris.framework.terms import Mixed
+from osiris.training.checkpoint import digest
+from osiris.training.engine import Engine
+from tiny import PAPER, Situation, situation, tiny_engine, train
+
+CONTINUAL = [name for name, method in ZOO.items() if method.stream == "continual"]
+
+
+def encoder_and_g(engine: Engine) -> dict[str, Tensor]:
+    networks = engine.networks
+    named = {**networks.encoder.state_dict(prefix="f."), **networks.heads["g"].state_dict(prefix="g.")}
+    return {name: value.clone() for name, value in named.items()}
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return set(one) == set(two) and all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_table_1() -> None:
+    """Isolated space for L_current, L_cross, L_past: the ticks of the paper."""
+    yes, no = True, False
+    assert {name: method.ticks for name, method in ZOO.items() if name in PAPER and method.ticks} == {
+        "ft": (yes, no, no),
+        "er": (no, no, yes),
+        "er+": (no, yes, yes),
+        "er++": (no, yes, yes),
+        "der": (no, no, yes),
+        "lump": (no, yes, yes),
+        "ewc": (no, no, yes),
+        "cassle": (yes, no, yes),
+        "pocon": (yes, no, yes),
+        "osiris-r": (yes, yes, yes),
+        "osiris-d": (yes, yes, yes),
+    }
+
+
+def test_weights() -> None:
+    """lambda_1 and lambda_2 of each method (Appendix B)."""
+    weights = {name: {key: weight for key, _, weight in method.weighted(20)} for name, method in ZOO.items()}
+    assert weights["osiris-d"] == weights["osiris-r"] == {"current": 1, "cross": 0.5, "past": 0.5}
+    assert weights["er"] == weights["der"] == weights["cassle"] == weights["pocon"] == {"current": 1, "past": 1}
+    assert all(weights[name] == {"current": 1} for name in ("ft", "er+", "er++", "lump", "offline", "d1-only"))
+    past = {
+        tasks: dict((key, weight) for key, _, weight in ZOO["ewc"].weighted(tasks))["past"] for tasks in (5, 10, 20)
+    }
+    assert past == {5: 50, 10: 100, 20: 100}
+    assert ZOO["lump"].replay == 1 and all(ZOO[name].replay == 0.75 for name in ("er", "osiris-r", "osiris-d", "der"))
+
+
+def loss_and_gradients(case: Situation) -> tuple[Tensor, dict[str, Tensor]]:
+    value = case.values()[0]
+    value.backward()
+    return value, case.gradients()
+
+
+def assert_like_ft(case: Situation, ft: Situation) -> None:
+    (value, gradients), (expected, wanted) = loss_and_gradients(case), loss_and_gradients(ft)
+    torch.testing.assert_close(value, expected)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted.get(name, torch.zeros_like(gradient)), rtol=1e-7, atol=1e-12)
+
+
+def test_er_plus_without_memory_images_is_ft() -> None:
+    case, ft = situation("er+"), situation("ft")
+    case.views["Y"] = case.views["Y"][:, :0]
+    assert_like_ft(case, ft)
+
+
+def test_er_plus_plus_is_ft_on_the_union() -> None:
+    case, ft = situation("er++"), situation("ft")
+    ft.views = {"X": torch.cat([case.views["X"], case.views["Y"]], dim=1)}
+    assert_like_ft(case, ft)
+
+
+def test_lump_with_nu_one_is_ft_and_with_nu_zero_ft_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nu, batch in ((1.0, "X"), (0.0, "Y")):
+        monkeypatch.setattr(Mixed, "nu", lambda self, drawn, nu=nu: nu)
+        case, ft = situation("lump"), situation("ft")
+        ft.views = {"X": case.views[batch]}
+        assert_like_ft(case, ft)
+
+
+def test_nu_is_drawn_from_beta_one_for_each_step() -> None:
+    """Beta(0.4, 0.4): mean 1/2, variance 1 / (4 (2 * 0.4 + 1)); keyed by the step, the same for both views."""
+    case = situation("lump")
+    (mixed,) = [term for _, term, _ in case.objective.later]
+    assert isinstance(mixed, Mixed)
+    draws = torch.tensor([mixed.nu(replace(case.drawn, step=step)) for step in range(4000)])
+    assert draws.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert draws.var().item() == pytest.approx(1 / (4 * 1.8), rel=0.05)
+    assert mixed.nu(case.drawn) == mixed.nu(case.drawn) != mixed.nu(replace(case.drawn, task=2))
+    nu = mixed.nu(case.drawn)
+    made = mixed.make(case.views, case.drawn)["mix(0.4)"]
+    torch.testing.assert_close(made, nu * case.views["X"] + (1 - nu) * case.views["Y"])
+
+
+LIMITS = {
+    "er without past weight": MethodConfig(method="er", past_weight=0.0),
+    "der without past weight": MethodConfig(method="der", past_weight=0.0),
+    "ewc without past weight": MethodConfig(method="ewc", past_weight=0.0),
+    "cassle without past weight": MethodConfig(method="cassle", past_weight=0.0),
+    "osiris-d without cross and past": MethodConfig(method="osiris-d/no-cross/no-past"),
+    "osiris-r without cross and past": MethodConfig(method="osiris-r/no-cross/no-past"),
+    "osiris-d with zero weights": MethodConfig(method="osiris-d", cross_weight=0.0, past_weight=0.0),
+}
+
+
+@pytest.fixture(scope="module")
+def ft_after_two_tasks() -> dict[str, Tensor]:
+    engine, stretch = tiny_engine("ft")
+    train(engine, stretch[:2])
+    return encoder_and_g(engine)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_limits_train_like_ft_bit_for_bit(limit: str, ft_after_two_tasks: dict[str, Tensor]) -> None:
+    engine, stretch = tiny_engine(resolve(LIMITS[limit]))
+    train(engine, stretch[:2])
+    assert same(encoder_and_g(engine), ft_after_two_tasks)
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+def test_the_first_task_is_ft_bit_for_bit(norm: str) -> None:
+    """For the same seed, whatever the method adds: the same f, g and memory."""
+    held: dict[str, dict[str, Tensor]] = {}
+    for name in [*CONTINUAL, *READINGS, *(f"osiris-d/{key}" for key in ("shared-space", "no-cross", "no-past"))]:
+        engine, stretch = tiny_engine(name, seed=4, norm=norm, epochs=1)
+        train(engine, stretch[:1])
+        memory = {key: engine.memory.get_buffer(key) for key in ("images", "source", "task", "step")}
+        held[name] = {**encoder_and_g(engine), **memory}
+    different = [name for name, state in held.items() if not same(state, held["ft"])]
+    assert not different
+    other, stretch = tiny_engine("ft", seed=5, norm=norm, epochs=1)
+    train(other, stretch[:1])
+    assert not same(encoder_and_g(other), {key: held["ft"][key] for key in encoder_and_g(other)})
+
+
+@pytest.fixture(scope="module")
+def ft_in_task_2() -> dict[str, Tensor]:
+    engine, stretch = tiny_engine("ft")
+    train(engine, stretch[:1])
+    steps(engine, stretch[1], 0, 3)
+    return encoder_and_g(engine)
+
+
+@pytest.mark.parametrize("name", [*CONTINUAL, "osiris-d/shared-space", "er+/plus-replay"])
+def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Tensor], tmp_path) -> None:
+    """In the middle of the second task: Fisher, anchors, frozen copies, experts, embeddings, predictor, momentum."""
+    method = resolve(MethodConfig(method=name, pocon_interval=2))
+    engine, stretch = tiny_engine(method)
+    train(engine, stretch[:1])
+    second = stretch[1]
+    engine.objective.begin_task(engine.world(second, 0))
+    steps(engine, second, 0, 3)
+    assert name == "ft" or not same(encoder_and_g(engine), ft_in_task_2), "from the second task on it is no longer ft"
+    torch.save(engine.state(), tmp_path / "state.pt")
+    again, _ = tiny_engine(method, seed=0)
+    again.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert digest(again.state()) == digest(engine.state())
+    for one in (engine, again):
+        steps(one, second, 3, second.steps)
+        one.objective.end_task(one.world(second, second.steps))
+        one.objective.begin_task(one.world(stretch[2], 0))
+        steps(one, stretch[2], 0, 2)
+    assert digest(again.state()) == digest(engine.state())
+
+
+def steps(engine: Engine, phase, start: int, stop: int) -> None:
+    for step in range(start, stop):
+        engine.step(phase, step)
+        engine.objective.after_step(engine.world(phase, step + 1))
+
+
+def test_h_starts_as_a_copy_of_g_and_not_before_the_second_task() -> None:
+    engine, stretch = tiny_engine("osiris-d")
+    fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
+    train(engine, stretch[:1])
+    assert same(engine.networks.heads["h"].state_dict(), fresh), "h rests in the first task"
+    engine.objective.begin_task(engine.world(stretch[1], 0))
+    assert same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
+    engine.step(stretch[1], 0)
+    assert not same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
+    learned = copy.deepcopy(engine.networks.heads["h"].state_dict())
+    engine.objective.end_task(engine.world(stretch[1], stretch[1].steps))
+    engine.objective.begin_task(engine.world(stretch[2], 0))
+    assert same(engine.networks.heads["h"].state_dict(), learned), "from then on it is carried on"
+
+
+def test_h_may_start_fresh() -> None:
+    engine, stretch = tiny_engine(resolve(MethodConfig(method="osiris-d", second_space="fresh")))
+    fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
+    train(engine, stretch[:1])
+    engine.objective.begin_task(engine.world(stretch[1], 0))
+    assert same(engine.networks.heads["h"].state_dict(), fresh)
+
+
+def test_the_checkpoint_is_the_model_at_the_end_of_the_previous_task() -> None:
+    engine, stretch = tiny_engine("cassle")
+    for phase in stretch:
+        before = engine.networks.past["encoder"].get_submodule("network")
+        frozen = {key: value.clone() for key, value in before.state_dict().items()}
+        engine.objective.begin_task(engine.world(phase, 0))
+        steps(engine, phase, 0, phase.steps)
+        assert same(before.state_dict(), frozen), "it does not move during a task"
+        engine.objective.end_task(engine.world(phase, phase.steps))
+        for name, live in (("encoder", engine.networks.encoder), ("g", engine.networks.heads["g"])):
+            assert same(engine.networks.past[name].get_submodule("network").state_dict(), live.state_dict())
+
+
+def test_ablations_and_readings_by_name() -> None:
+    assert find_method("osiris-d/no-cross").cross == () and find_method("osiris-d/no-cross").past_weight == 0.5
+    assert find_method("osiris-r/no-past").past == () and find_method("osiris-r/no-past").cross_weight == 0.5
+    shared = find_method("osiris-d/shared-space")
+    assert {term.options["space"] for term in shared.terms} == {"g"}
+    assert find_method("osiris-d/renormalised/no-past").cross_weight == 1
+    assert [name for name, _, _ in find_method("er+/plus-current").weighted(20)] == [
+        "current.contrast",
+        "current.negatives",
+    ]
+    assert find_method("osiris-d/no-cross").name == "osiris-d/no-cross"
+    assert set(ABLATIONS) == {"shared-space", "no-cross", "no-past", "renormalised"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("osirs-d", "Did you mean 'osiris-d'"),
+        ("osiris-d/no-crosss", "Did you mean 'no-cross'"),
+        ("ft/no-past", "changes nothing in ft"),
+        ("er/no-cross", "changes nothing in er"),
+        ("cassle/shared-space", "changes nothing"),
+        ("osiris-d/renormalised", "changes nothing"),
+    ],
+)
+def test_unknown_names_and_empty_ablations_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_method(name)
+
+
+def test_methods_compose_as_the_paper_writes_them() -> None:
+    """The sum of a role's terms, in Python as on the command line."""
+    from osiris.framework.methods import past
+    from osiris.framework.terms import Contrast, Distil
+
+    both = ZOO["osiris-d"] | past(Contrast("Y", space="h"), Distil(space="h"), weight=0.5)
+    assert isinstance(both, Method)
+    assert [name for name, _, _ in both.weighted(20)] == ["current", "cross", "past.contrast", "past.distil"]
+    assert ZOO["osiris-d"].past != both.past, "the zoo itself is not changed"

@@ -1,0 +1,231 @@
+"""What ewc, der and pocon carry from step to step and from task to task."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import naive
+from osiris.errors import UserError
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
+from osiris.framework.terms_distillation import Elastic, Expert, Snapshot, normaliser
+from osiris.randomness import generator
+from osiris.training.engine import Engine
+from osiris.training.plan import Phase, batch_indices
+from tiny import tiny_benchmark, tiny_engine, train
+
+
+def elastic_of(engine: Engine) -> Elastic:
+    (term,) = [term for _, term, _ in engine.objective.later if isinstance(term, Elastic)]
+    return term
+
+
+def fisher(engine: Engine) -> list[Tensor]:
+    count = len(list(engine.networks.encoder.parameters()))
+    return [elastic_of(engine).get_buffer(f"fisher_{index}") for index in range(count)]
+
+
+def views_of(engine: Engine, indices: Tensor, purpose: str, task: int, step: int) -> Tensor:
+    images = engine.benchmark.train.images.take(indices)
+    key = generator(engine.config.seed, purpose, task, step)
+    return engine.two_views(images, key, slice(0, len(indices)), len(indices))
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
+    """One pass in full batches with its own random stream, normalised to unit trace; nothing else moves."""
+    engine, (phase, *_) = tiny_engine("ewc", norm=norm)
+    engine.objective.begin_task(engine.world(phase, 0))
+    for step in range(phase.steps):
+        engine.step(phase, step)
+    state = {name: value.clone() for name, value in engine.networks.state_dict().items()}
+    expected, batches = naive_fisher(engine, phase)
+    engine.networks.load_state_dict(state)  # the naive pass moved the running statistics
+    engine.objective.end_task(engine.world(phase, phase.steps))
+    assert batches == 2, "20 images in batches of 8: two full ones"
+    for ours, theirs in zip(fisher(engine), expected):
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-8)
+    assert sum(float(value.sum()) for value in fisher(engine)) == pytest.approx(1, rel=1e-5)
+    after = engine.networks.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in state.items())
+    assert all(parameter.grad is None for parameter in engine.networks.parameters())
+
+
+def naive_fisher(engine: Engine, phase: Phase) -> tuple[list[Tensor], int]:
+    parameters, squares, batches = list(engine.networks.encoder.parameters()), [], 0
+    for step in range(len(phase.indices) // phase.batch_size):
+        indices = batch_indices(phase, engine.config.seed, step, "fisher.order")[: phase.batch_size]
+        views = views_of(engine, indices, "fisher.augment", phase.task, step)
+        g = engine.networks.heads["g"]
+        z = [[naive.unit(g(row)) for row in engine.networks.encoder(views[view])] for view in range(2)]
+        gradients = torch.autograd.grad(naive.contrast(z), parameters)
+        squares.append([gradient.square() for gradient in gradients])
+        batches += 1
+    mean = [torch.stack(parts).mean(0) for parts in zip(*squares)]
+    trace = torch.stack([value.sum() for value in mean]).sum()
+    return [value / trace for value in mean], batches
+
+
+def test_fishers_add_up_and_anchors_follow() -> None:
+    engine, stretch = tiny_engine("ewc")
+    traces = []
+    for count, _ in enumerate(stretch, start=1):
+        train(engine, stretch[count - 1 : count])
+        traces.append(sum(float(value.sum()) for value in fisher(engine)))
+        for index, parameter in enumerate(engine.networks.encoder.parameters()):
+            assert torch.equal(elastic_of(engine).get_buffer(f"anchor_{index}"), parameter)
+    assert traces == pytest.approx([1, 2, 3], rel=1e-4), "gamma = 1: unit trace for each task"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sum", 10.0), ("max", 4.0), ("l2", 30**0.5), ("mean", 2.5)])
+def test_normalisers(kind: str, expected: float) -> None:
+    values = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [4.0]])]
+    assert normaliser(values, kind).item() == pytest.approx(expected)
+    assert normaliser([torch.zeros(3)], kind) > 0, "a task without gradient divides by no zero"
+
+
+@pytest.mark.parametrize(("excess", "refused"), [(0.99, False), (1.01, True)])
+def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
+    """lr * 2 * weight * max F > 2 (1 + momentum) is refused, before the task."""
+    engine, stretch = tiny_engine("ewc", learning_rate=0.03)
+    largest = 2 * 1.9 / (0.03 * 2 * 100)
+    elastic_of(engine).get_buffer("fisher_0")[0, 0, 0, 0] = largest * excess
+    engine.objective.begin_task(engine.world(stretch[0], 0))  # the first task is ft: nothing to refuse
+    if not refused:
+        engine.objective.begin_task(engine.world(stretch[1], 0))
+        return
+    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
+        engine.objective.begin_task(engine.world(stretch[1], 0))
+
+
+@pytest.mark.parametrize(("excess", "grows"), [(0.99, False), (1.01, True)])
+def test_the_bound_is_the_true_one(excess: float, grows: bool) -> None:
+    """SGD with momentum 0.9 on weight * F * theta^2, one coordinate."""
+    weight, rate = 100.0, 0.03
+    importance = 2 * 1.9 / (rate * 2 * weight) * excess
+    theta = torch.ones((), requires_grad=True)
+    optimiser = torch.optim.SGD([theta], lr=rate, momentum=0.9)
+    for _ in range(300):
+        optimiser.zero_grad()
+        (weight * importance * theta.square()).backward()
+        optimiser.step()
+    assert (abs(theta.item()) > 10) == grows
+
+
+def test_division_by_the_largest_entry_is_refused_at_the_published_weight() -> None:
+    method = resolve(MethodConfig(method="ewc", fisher_normaliser="max"))
+    engine, stretch = tiny_engine(method, learning_rate=0.03)
+    with pytest.raises(UserError, match="ewc would diverge in task 2"):
+        train(engine, stretch[:2])
+
+
+def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
+    benchmark = tiny_benchmark(tasks=20, per_task=12)
+    engine, stretch = tiny_engine("ewc", benchmark=benchmark, learning_rate=0.03, epochs=2, batch_size=6)
+    assert [weight for name, _, weight in engine.objective.later if name == "past"] == [100]
+    results = train(engine, stretch)
+    assert len(results) == 20 * 2 * 2
+    assert all(bool(result.finite) for result in results)
+    worst = max(float(result.values["past"]) for result in results if "past" in result.values)
+    assert worst < 1, f"the penalty stays small: {worst}"
+
+
+def test_der_stores_the_embedding_of_the_step_in_which_an_image_entered() -> None:
+    engine, stretch = tiny_engine("der")
+    reference: dict[int, Tensor] = {}
+    for phase in stretch[:2]:
+        engine.objective.begin_task(engine.world(phase, 0))
+        for step in range(phase.steps):
+            indices = batch_indices(phase, engine.config.seed, step)
+            views = views_of(engine, indices, "augment.x", phase.task, step)
+            with torch.no_grad():
+                z = normalize(engine.networks.heads["g"](engine.networks.encoder(views[0])), dim=1)
+            engine.step(phase, step)
+            memory = engine.memory
+            for slot in range(memory.filled):
+                if (int(memory.task[slot]), int(memory.step[slot])) == (phase.task, step):
+                    row = indices.tolist().index(int(memory.source[slot]))
+                    reference[slot] = z[row]
+            for slot, wanted in reference.items():
+                torch.testing.assert_close(memory.field("embedding", torch.tensor([slot]))[0], wanted)
+        engine.objective.end_task(engine.world(phase, phase.steps))
+    assert len(reference) == engine.memory.size
+
+
+def pocon_of(engine: Engine) -> tuple[Expert, Snapshot]:
+    (expert,) = [term for _, term, _ in engine.objective.later if isinstance(term, Expert)]
+    (past,) = [term for _, term, _ in engine.objective.later if isinstance(term, Snapshot)]
+    return expert, past
+
+
+def parameters_equal(one: torch.nn.Module, two: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_pocon_starts_from_f_after_the_first_task() -> None:
+    engine, stretch = tiny_engine("pocon")
+    train(engine, stretch[:1])
+    expert, past = pocon_of(engine)
+    for copied in (expert.expert, expert.expert_past.network, past.encoder_past.network):
+        assert parameters_equal(copied, engine.networks.encoder)
+    assert parameters_equal(expert.projector, engine.networks.heads["g"])
+
+
+def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
+    """phi_bar <- phi, f_bar <- f, phi <- f, phi's momentum zeroed; nothing in between."""
+    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon", pocon_interval=4)))
+    train(engine, stretch[:1])
+    expert, past = pocon_of(engine)
+    phase = stretch[1]
+    assert phase.steps == 6
+    engine.objective.begin_task(engine.world(phase, 0))
+    taken = []
+    for step in range(phase.steps):
+        frozen = expert.expert_past.network.get_parameter("conv1.weight").clone()
+        engine.step(phase, step)
+        learned = expert.expert.get_parameter("conv1.weight").clone()
+        assert not torch.equal(learned, frozen) and not parameters_equal(expert.expert, engine.networks.encoder)
+        engine.objective.after_step(engine.world(phase, step + 1))
+        now = expert.expert_past.network.get_parameter("conv1.weight")
+        if step + 1 == 4:
+            assert torch.equal(now, learned) and snapshot_was_taken(engine)
+            taken.append(step + 1)
+        else:
+            assert torch.equal(now, frozen)
+    learned = expert.expert.get_parameter("conv1.weight").clone()
+    engine.objective.end_task(engine.world(phase, phase.steps))
+    assert torch.equal(expert.expert_past.network.get_parameter("conv1.weight"), learned)
+    assert snapshot_was_taken(engine)
+    assert taken == [4] and parameters_equal(past.encoder_past.network, engine.networks.encoder)
+
+
+def snapshot_was_taken(engine: Engine) -> bool:
+    expert, past = pocon_of(engine)
+    momentum = [engine.optimiser.state[parameter]["momentum_buffer"] for parameter in expert.expert.parameters()]
+    others = [engine.optimiser.state[parameter]["momentum_buffer"] for parameter in expert.projector.parameters()]
+    return (
+        parameters_equal(expert.expert, engine.networks.encoder)
+        and parameters_equal(past.encoder_past.network, engine.networks.encoder)
+        and all(value.abs().max() == 0 for value in momentum)
+        and all(value.abs().max() > 0 for value in others)
+    )
+
+
+def test_a_snapshot_at_the_last_step_is_not_taken_again_at_the_end() -> None:
+    """A second one would replace the expert's snapshot by f itself."""
+    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon", pocon_interval=3)))
+    train(engine, stretch[:2])
+    expert, _ = pocon_of(engine)
+    assert not parameters_equal(expert.expert_past.network, engine.networks.encoder)
+
+
+def test_without_an_interval_a_quarter_of_a_task() -> None:
+    engine, stretch = tiny_engine("pocon", epochs=8)
+    assert stretch[1].steps == 24
+    expert, _ = pocon_of(engine)
+    due = [step for step in range(1, 25) if expert.due(engine.world(stretch[1], step))]
+    assert due == [6, 12, 18, 24]
+    assert not any(expert.due(engine.world(stretch[0], step)) for step in range(1, 25)), "the first task is ft"

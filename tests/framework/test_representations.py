@@ -1,0 +1,152 @@
+"""Every embedding is computed once, shared, normalised, and equal to the plain computation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from osiris.framework.representations import Frozen, Networks, Passes, Representations
+from osiris.models import EncoderConfig
+from tiny import ENCODER, HEADS, situation
+
+NEEDS = frozenset({"h", "past.encoder", "past.g"})
+
+
+def networks(norm: str = "gn") -> Networks:
+    config = EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
+    return Networks(config, HEADS, 0, NEEDS).double()
+
+
+def views(x: int = 4, y: int = 3) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randn(2, count, 3, 8, 8, generator=random, dtype=torch.float64)
+        for name, count in (("X", x), ("Y", y))
+    }
+
+
+def test_embeddings_equal_one_pass_per_image() -> None:
+    nets, inputs = networks(), views()
+    rep = Representations(nets, inputs)
+    for name in ("X", "Y"):
+        for head in ("g", "h"):
+            z = rep(name, head=head)
+            assert z.shape == (2, inputs[name].shape[1], HEADS.projector_output)
+            torch.testing.assert_close(z.norm(dim=-1), torch.ones_like(z[..., 0]))
+            for view in range(2):
+                for index, image in enumerate(inputs[name][view]):
+                    plain = nets.heads[head](nets.encoder(image[None]))
+                    torch.testing.assert_close(z[view, index], normalize(plain, dim=1)[0])
+
+
+def test_encoder_and_head_are_named_apart() -> None:
+    nets, inputs = networks(), views()
+    with torch.no_grad():
+        for frozen in nets.past.values():
+            for parameter in frozen.parameters():
+                parameter.add_(torch.randn_like(parameter))
+    rep = Representations(nets, inputs)
+    features = nets.past["encoder"](inputs["X"].flatten(0, 1))
+    for head, module in (("h", nets.heads["h"]), ("past.g", nets.past["g"]), ("g", nets.heads["g"])):
+        expected = normalize(module(features), dim=1).view(2, 4, -1)
+        torch.testing.assert_close(rep("X", head=head, encoder="past"), expected)
+    assert not torch.allclose(rep("X", head="g"), rep("X", head="g", encoder="past"))
+
+
+def test_a_chain_of_heads() -> None:
+    nets, inputs = networks(), views()
+    predictor = nn.Linear(HEADS.projector_output, 3).double()
+    rep = Representations(nets, inputs)
+    expected = normalize(predictor(rep.outputs("X", head="g")), dim=-1)
+    torch.testing.assert_close(rep("X", head=("g", predictor)), expected)
+    assert rep("X", head=("g", predictor)) is rep("X", head=("g", predictor))
+
+
+def test_batch_norm_sees_one_view_of_x_and_y_at_a_time() -> None:
+    nets, inputs = networks("bn"), views()
+    rep = Representations(nets, inputs)
+    for view in range(2):
+        both = torch.cat([inputs["X"][view], inputs["Y"][view]])
+        features = nets.encoder(both)
+        torch.testing.assert_close(rep.features("X")[view], features[:4])
+        torch.testing.assert_close(rep.features("Y")[view], features[4:])
+    alone = nets.encoder(inputs["X"][0])
+    assert not torch.allclose(rep.features("X")[0], alone)
+
+
+def test_only_what_is_asked_is_encoded_and_only_once() -> None:
+    nets, inputs, passes = networks(), views(), Passes()
+    calls: list[int] = []
+    nets.encoder.register_forward_hook(lambda module, arguments, output: calls.append(len(output)))
+    rep = Representations(nets, inputs, encode=("X",), passes=passes)
+    for _ in range(2):
+        for head, encoder in (("g", "live"), ("h", "live"), ("h", "past")):
+            rep("X", head=head, encoder=encoder)
+    assert calls == [8], "one pass over both views of X"
+    assert passes.forward == {"live:X": 8, "past:X": 8} and passes.backward == {"live:X": 8}
+    rep("Y", head="g")
+    assert calls == [8, 6] and passes.forward["live:Y"] == 6
+
+
+def test_frozen_networks_stay_frozen() -> None:
+    nets = networks("bn")
+    nets.train()
+    frozen = nets.past["encoder"]
+    assert isinstance(frozen, Frozen) and not frozen.training and not frozen.network.training
+    before = {name: value.clone() for name, value in frozen.state_dict().items()}
+    rep = Representations(nets, views())
+    loss = rep("X", head="h", encoder="past").sum()
+    loss.backward()
+    assert all(torch.equal(value, before[name]) for name, value in frozen.state_dict().items())
+    assert all(parameter.grad is None for parameter in frozen.parameters())
+    assert nets.heads["h"].get_parameter("fc1.weight").grad is not None, "the live head learns from the frozen encoder"
+    assert all(parameter.grad is None for parameter in nets.encoder.parameters())
+
+
+def test_the_end_of_a_task_copies_f_and_g_in_place() -> None:
+    nets = networks("bn")
+    with torch.no_grad():
+        for parameter in (*nets.encoder.parameters(), *nets.heads.parameters()):
+            parameter.add_(torch.randn_like(parameter))
+    nets.encoder(views()["X"][0])  # running statistics move too
+    places = [parameter.data_ptr() for parameter in nets.past.parameters()]
+    nets.end_task()
+    assert places == [parameter.data_ptr() for parameter in nets.past.parameters()]
+    for name, live in (("encoder", nets.encoder), ("g", nets.heads["g"])):
+        copied = nets.past[name].get_submodule("network").state_dict()
+        assert all(torch.equal(value, copied[key]) for key, value in live.state_dict().items())
+
+
+def test_only_needed_networks_exist() -> None:
+    plain = Networks(ENCODER, HEADS, 0)
+    assert list(plain.heads) == ["g"] and not plain.past
+    assert list(Networks(ENCODER, HEADS, 0, frozenset({"past.encoder"})).past) == ["encoder"]
+
+
+@pytest.mark.parametrize("name", ["er", "osiris-d", "cassle", "pocon", "lump"])
+def test_micro_batches_give_the_same_gradients(name: str) -> None:
+    case = situation(name)
+    case.values()[0].backward()
+    expected = case.gradients()
+    case.zero_grad()
+    made = case.objective.make(case.views, case.drawn)
+    rep = Representations(case.networks, made, encode=case.objective.inputs(1), micro_batch=3)
+    case.objective(rep, case.drawn)[0].backward()
+    for key, gradient in case.gradients().items():
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-6, atol=1e-10, msg=lambda t, k=key: f"{k}: {t}")
+
+
+@pytest.mark.parametrize("name", ["cassle", "pocon", "osiris-d", "der"])
+def test_bf16_networks_and_float32_losses(name: str) -> None:
+    case = situation(name)
+    for module in (case.networks, case.objective):
+        module.float()
+    made = case.objective.make({key: value.float() for key, value in case.views.items()}, case.drawn)
+    cast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
+    rep = Representations(case.networks, made, encode=case.objective.inputs(1), autocast=cast)
+    value, terms = case.objective(rep, case.drawn)
+    value.backward()
+    assert all(term.dtype == torch.float32 for term in terms.values())
+    assert all(torch.isfinite(gradient).all() for gradient in case.gradients().values())

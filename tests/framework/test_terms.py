@@ -1,0 +1,219 @@
+"""Each method's loss in its second task against the naive computation, and where its gradients go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import naive
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
+from osiris.framework.methods import ZOO, Method, find_method
+from tiny import PAPER, Situation, situation
+
+Parts = dict[str, tuple[float, Tensor]]
+
+
+def config(**options: object) -> Method:
+    return resolve(MethodConfig(**options))  # pyright: ignore[reportArgumentType]
+
+
+def stored(case: Situation) -> Tensor:
+    assert case.drawn.memory is not None and case.drawn.slots is not None
+    return torch.stack([case.drawn.memory.get_buffer("field_embedding")[slot] for slot in case.drawn.slots.tolist()])
+
+
+def drawn_nu(case: Situation) -> float:
+    (term,) = [term for _, term, _ in case.objective.later if term.kind == "mixed"]
+    return term.nu(case.drawn)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+
+
+CASES: dict[str, tuple[Method, Callable[[Situation], Parts]]] = {
+    "ft": (find_method("ft"), lambda case: naive.ft(case.model())),
+    "er": (find_method("er"), lambda case: naive.er(case.model())),
+    "er+": (find_method("er+"), lambda case: naive.er_plus(case.model())),
+    "er+/plus-replay": (find_method("er+/plus-replay"), lambda case: naive.er_plus_replay(case.model())),
+    "er+/plus-current": (find_method("er+/plus-current"), lambda case: naive.er_plus_current(case.model())),
+    "er++": (find_method("er++"), lambda case: naive.er_plus_plus(case.model())),
+    "der": (find_method("der"), lambda case: naive.der(case.model(), stored(case))),
+    "lump": (find_method("lump"), lambda case: naive.lump(case.model(), drawn_nu(case))),
+    "ewc": (find_method("ewc"), lambda case: naive.ewc(case.model(), 100)),
+    "cassle": (find_method("cassle"), lambda case: naive.cassle(case.model())),
+    "pocon": (find_method("pocon"), lambda case: naive.pocon(case.model())),
+    "osiris-r": (find_method("osiris-r"), lambda case: naive.osiris(case.model(), ("replay",))),
+    "osiris-d": (find_method("osiris-d"), lambda case: naive.osiris(case.model(), ("distil",))),
+    "offline": (find_method("offline"), lambda case: naive.ft(case.model())),
+    "d1-only": (find_method("d1-only"), lambda case: naive.ft(case.model())),
+}
+for _base, _past in (("osiris-r", ("replay",)), ("osiris-d", ("distil",))):
+    CASES |= {
+        f"{_base}/shared-space": (
+            find_method(f"{_base}/shared-space"),
+            lambda case, past=_past: naive.osiris(case.model(), past, space="g"),
+        ),
+        f"{_base}/no-cross": (
+            find_method(f"{_base}/no-cross"),
+            lambda case, past=_past: naive.osiris(case.model(), past, (0, 0.5)),
+        ),
+        f"{_base}/no-past": (
+            find_method(f"{_base}/no-past"),
+            lambda case, past=_past: naive.osiris(case.model(), past, (0.5, 0)),
+        ),
+        f"{_base}/no-cross/renormalised": (
+            find_method(f"{_base}/no-cross/renormalised"),
+            lambda case, past=_past: naive.osiris(case.model(), past, (0, 1)),
+        ),
+    }
+CASES |= {
+    "osiris-d, positive other": (
+        config(method="osiris-d", positive="other"),
+        lambda case: naive.osiris(case.model(), ("distil",), positive="other"),
+    ),
+    "replay and distillation": (
+        config(method="osiris-d", past="replay+distil", cross_weight=0.3),
+        lambda case: naive.osiris(case.model(), ("replay", "distil"), (0.3, 0.5)),
+    ),
+    "cassle, symmetric": (
+        config(method="cassle", past="predict(symmetric=true)"),
+        lambda case: naive.cassle(case.model(), symmetric=True),
+    ),
+    "cassle, as in its own code": (
+        config(method="cassle", past="predict(positive=other,keep_other=true)"),
+        lambda case: naive.cassle(case.model(), "other", keep_other=True),
+    ),
+    "er, past weight 3": (
+        config(method="er", past_weight=3.0),
+        lambda case: naive.er(case.model(), 3),
+    ),
+}
+
+
+def compare(case: Situation, reference: Callable[[Situation], Parts]) -> None:
+    """L, every term by name, and the gradient of every parameter."""
+    value, terms = case.values()
+    value.backward()
+    gradients = case.gradients()
+    case.zero_grad()
+    parts = reference(case)
+    expected = naive.total(parts)
+    expected.backward()
+    wanted = case.gradients()
+    assert set(terms) == set(parts)
+    for name, (_, part) in parts.items():
+        torch.testing.assert_close(terms[name], part, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}")
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
+    assert set(gradients) == set(wanted)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradients_equal_the_naive_ones(name: str) -> None:
+    method, reference = CASES[name]
+    compare(situation(method), reference)
+
+
+@pytest.mark.parametrize("name", ["ft", "er", "er++", "lump", "cassle", "pocon", "osiris-r", "osiris-d"])
+def test_with_batch_norm(name: str) -> None:
+    """One pass per view, X and Y together; frozen networks use their running statistics."""
+    method, reference = CASES[name]
+    compare(situation(method, norm="bn"), reference)
+
+
+def test_every_method_of_the_paper_is_compared() -> None:
+    assert set(PAPER) <= set(CASES) & set(ZOO)
+
+
+REACH: dict[str, dict[str, set[str]]] = {
+    "ft": {"current": {"f", "g"}},
+    "er": {"current": {"f", "g"}, "past": {"f", "g"}},
+    "er+": {"current": {"f", "g"}},
+    "er++": {"current": {"f", "g"}},
+    "der": {"current": {"f", "g"}, "past": {"f", "g"}},
+    "lump": {"current": {"f", "g"}},
+    "ewc": {"current": {"f", "g"}, "past": {"f"}},
+    "cassle": {"current": {"f", "g"}, "past": {"f", "g", "past.predictor"}},
+    "pocon": {
+        "current": {"f", "current.expert", "current.projector", "current.adapter"},
+        "past": {"f", "past.adapter"},
+    },
+    "osiris-r": {"current": {"f", "g"}, "cross": {"f", "h"}, "past": {"f", "h"}},
+    "osiris-d": {"current": {"f", "g"}, "cross": {"f", "h"}, "past": {"f", "h"}},
+    "osiris-d/shared-space": {"current": {"f", "g"}, "cross": {"f", "g"}, "past": {"f", "g"}},
+    "offline": {"current": {"f", "g"}},
+    "d1-only": {"current": {"f", "g"}},
+}
+"""Which networks get gradient from which term. Everything else gets none."""
+
+
+def group(name: str) -> str:
+    """encoder.conv1.weight -> f, heads.h.fc1.weight -> h, terms.past.predictor.fc1.weight -> past.predictor."""
+    parts = name.split(".")
+    if parts[0] == "encoder":
+        return "f"
+    return parts[1] if parts[0] == "heads" else ".".join(parts[1:3])
+
+
+@pytest.mark.parametrize("name", REACH)
+def test_gradient_reach(name: str) -> None:
+    case = situation(name)
+    found: dict[str, set[str]] = {}
+    for term in case.values()[1]:
+        case.zero_grad()
+        case.values()[1][term].backward()
+        gradients = case.gradients()
+        reached = {group(key) for key, gradient in gradients.items() if gradient.abs().max() > 0}
+        for key, gradient in gradients.items():  # reached means: every tensor of the network, not one of its biases
+            assert group(key) not in reached or gradient.abs().max() > 0, key
+        found[term] = reached
+    assert found == REACH[name]
+
+
+@pytest.mark.parametrize("name", ["cassle", "pocon", "osiris-d", "ewc", "der"])
+def test_nothing_frozen_or_stored_is_trained(name: str) -> None:
+    case = situation(name)
+    case.values()[0].backward()
+    frozen = [value for module in (case.networks.past, case.objective) for value in module.buffers()]
+    frozen += list(case.networks.past.parameters())
+    frozen += [value for value in case.objective.parameters() if not value.requires_grad]
+    assert case.drawn.memory is not None
+    frozen += list(case.drawn.memory.buffers())
+    assert frozen
+    assert all(value.grad is None and not value.requires_grad for value in frozen)
+    case.networks.train()
+    case.objective.train()
+    still = [module for root in (case.networks, case.objective) for module in root.modules()]
+    assert all(not m.training for m in still if type(m).__name__ == "Frozen")
+
+
+IMAGES: dict[str, dict[str, set[str]]] = {
+    "er": {"current": {"X"}, "past": {"Y"}},
+    "er+": {"current": {"X", "Y"}},
+    "er++": {"current": {"X", "Y"}},
+    "der": {"current": {"X"}, "past": {"Y"}},
+    "lump": {"current": {"X", "Y"}},
+    "ewc": {"current": {"X"}, "past": set()},
+    "cassle": {"current": {"X"}, "past": {"X"}},
+    "pocon": {"current": {"X"}, "past": {"X"}},
+    "osiris-r": {"current": {"X"}, "cross": {"X", "Y"}, "past": {"Y"}},
+    "osiris-d": {"current": {"X"}, "cross": {"X", "Y"}, "past": {"X"}},
+}
+"""Which images a term learns from: its gradient with respect to the views."""
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_which_images_a_term_learns_from(name: str) -> None:
+    case = situation(name)
+    for views in case.views.values():
+        views.requires_grad_()
+    found: dict[str, set[str]] = {}
+    for term in case.values()[1]:
+        value = case.values()[1][term]
+        gradients = torch.autograd.grad(value, list(case.views.values()), allow_unused=True)
+        found[term] = {
+            batch for batch, gradient in zip(case.views, gradients) if gradient is not None and gradient.abs().max() > 0
+        }
+    assert found == IMAGES[name]

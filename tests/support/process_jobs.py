@@ -1,0 +1,204 @@
+"""What the tests of several processes compute, in one process or in a pool of two: same code, same arguments."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from osiris import processes
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
+from osiris.framework.methods import READINGS, ZOO
+from osiris.training import loop
+from osiris.training.engine import Engine
+from osiris.training.evaluating import embed_sharded
+from osiris.training.optimisers import build_optimiser
+from osiris.training.plan import Phase, phases
+from osiris.training.tracking import Tracker
+from tiny_runs import benchmark, config, with_learning
+
+COMPOSED = {
+    "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
+    "mixed-match": MethodConfig("lump", past="match:g+distil:h+elastic"),
+}
+CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
+"""Every method of the zoo, the readings of er+, and compositions of what no single method has."""
+
+
+def worker(rank: int, world: int, store: str, address: str) -> int:
+    """One process of the pool: joins the others once, then computes what it is told."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    with Client(address) as connection:
+        while True:
+            name, arguments = pickle.loads(connection.recv_bytes())
+            try:
+                answer = globals()[name](**arguments), None
+            except BaseException as error:
+                answer = None, (type(error).__name__, str(error), traceback.format_exc())
+            connection.send_bytes(pickle.dumps(answer))  # plain: torch's own way shares memory
+
+
+def build(
+    method: MethodConfig, norm: str = "gn", learning_rate: float = 0.05, **engine: Any
+) -> tuple[Engine, list[Phase]]:
+    settings = with_learning(config(norm=norm, **engine), batch_size=13, memory_size=16, learning_rate=learning_rate)
+    data, chosen = benchmark(), resolve(method)
+    built = Engine(settings, chosen, data, torch.device("cpu"))
+    return built, phases(data, chosen.stream, settings.learning.epochs, settings.learning.batch_size)
+
+
+def in_double(engine: Engine) -> Engine:
+    """Networks, terms and images in float64: differences are then mistakes, not rounding."""
+    for module in (engine.networks, engine.objective):
+        module.double()
+    engine.optimiser = build_optimiser([engine.networks, engine.objective], engine.config.learning)
+    two_views = engine.two_views
+    engine.two_views = lambda *given: two_views(*given).double()  # pyright: ignore[reportAttributeAccessIssue]
+    return engine
+
+
+def trained(engine: Engine) -> dict[str, Tensor]:
+    """The parameters, and who lies in which slot of the memory."""
+    slots = {f"memory.{name}": engine.memory.get_buffer(name).clone() for name in ("source", "task", "step", "images")}
+    return slots | {f"trained.{name}": parameter.detach().clone() for name, parameter in _named(engine)}
+
+
+def state(engine: Engine) -> dict[str, Tensor]:
+    """Every tensor of a run that is not the optimiser's."""
+    parts = {"networks": engine.networks, "objective": engine.objective, "memory": engine.memory}
+    values = {f"{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()}
+    return {name: value.clone() for name, value in values.items()}
+
+
+def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, Tensor]]:
+    """Of the first steps of two tasks and the beginning of a third, in float64; at the end the state of the run.
+
+    13 + 15 images a task: shares of X are 6 and 7, or 7 and 8; those of Y 4 and 5, or 5 and 6.
+    """
+    built, stretch = build(method, norm, learning_rate=0.01, **engine)
+    in_double(built)
+    seen: list[dict[str, Tensor]] = []
+    for phase in stretch:
+        steps = min(phase.steps, 2 if phase.task < 2 else 1)
+        built.objective.begin_task(built.world(phase, 0))
+        for step in range(steps):
+            result = built.step(phase, step)
+            values = {f"value.{name}": value for name, value in result.values.items()}
+            seen.append(values | {name: p.grad.clone() for name, p in _named(built) if p.grad is not None})
+            built.objective.after_step(built.world(phase, step + 1))
+        built.objective.end_task(built.world(phase, steps))
+    return [*seen, state(built)]
+
+
+def _named(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
+    return [*engine.networks.named_parameters(), *((f"term {n}", p) for n, p in engine.objective.named_parameters())]
+
+
+def parameters(method: MethodConfig, norm: str, steps: int) -> dict[str, Tensor]:
+    """After `steps` steps in float32, tasks and all.
+
+    At a tenth of the usual rate: BatchNorm over a dozen images, with ReLU behind it, multiplies rounding errors so
+    much at higher ones that one process disagrees with itself after a change of 1e-7 in one weight.
+    """
+    engine, stretch = build(method, norm, learning_rate=0.005)
+    done = 0
+    for phase in stretch:
+        engine.objective.begin_task(engine.world(phase, 0))
+        for step in range(phase.steps):
+            if done == steps:
+                return trained(engine)
+            engine.step(phase, step)
+            engine.objective.after_step(engine.world(phase, step + 1))
+            done += 1
+        engine.objective.end_task(engine.world(phase, phase.steps))
+    return trained(engine)
+
+
+def features(norm: str) -> tuple[Tensor, Tensor]:
+    """Of a network after two steps, so that BatchNorm has statistics."""
+    engine, (phase, *_) = build(MethodConfig("ft"), norm)
+    for step in range(2):
+        engine.step(phase, step)
+    embedded = embed_sharded(engine)
+    assert embedded.test is not None
+    return embedded.bank, embedded.test
+
+
+def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: Any) -> dict[str, Any]:
+    """`loop.train` on the tiny benchmark; `stop_after`: this process asks to stop after so many steps."""
+    loop.load_benchmark = lambda _: benchmark()
+    step, done = Engine.step, [0]
+
+    def counted(self: Engine, *given: Any) -> Any:
+        done[0] += 1
+        if done[0] == stop_after:
+            import signal
+
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *given)
+
+    Engine.step = counted  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        return loop.train(config(method, **engine), out, quiet=True)
+    finally:
+        Engine.step = step
+
+
+def tracked() -> dict[str, Any]:
+    """A measurement of overfitting in the third task."""
+    engine, stretch = build(MethodConfig("osiris-d"), "bn", learning_rate=0.005)
+    for phase in stretch[:2]:
+        for step in range(2):
+            engine.step(phase, step)
+    measured = Tracker(engine, 1).measure(stretch[2], 1)
+    assert measured is not None
+    return measured
+
+
+def failing(ranks: list[int], kind: str) -> int:
+    """Some processes fail at work that all of them must do."""
+    with processes.together():
+        if processes.rank() in ranks:
+            raise {"value": ValueError, "key": KeyError}[kind](f"process {processes.rank()}")
+    return processes.rank()
+
+
+def turns(folder: Path) -> int:
+    """How many had been there before this process did its work."""
+    import os
+
+    os.environ["LOCAL_RANK"] = str(processes.rank())
+
+    def work() -> int:
+        before = len(list(folder.iterdir()))
+        (folder / str(processes.rank())).touch()
+        return before
+
+    return processes.in_turn(work)
+
+
+def messages() -> tuple[list[bool], bytes, bytes, list[int]]:
+    first = processes.rank() == 0
+    flags = processes.agree_each([first, not first, False])
+    said = processes.broadcast(b"from the first" if first else b"ignored")
+    nothing = processes.broadcast(b"")
+    shares = [len(range(7)[processes.share(7, process)]) for process in range(processes.world_size())]
+    return flags, said, nothing, shares
+
+
+def gathered_gradient() -> tuple[Tensor, Tensor]:
+    """Gradients of a function of all five rows with respect to each of them, gathered again."""
+    whole = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
+    own = whole[processes.share(5)].clone().requires_grad_()
+    rows = processes.gather(own, 5)
+    (rows.softmax(0).square().sum() + (rows[0] * rows[4]).sum()).backward()
+    assert own.grad is not None
+    return rows.detach(), processes.gather(own.grad / processes.world_size(), 5)

@@ -1,0 +1,170 @@
+"""Small things that tests share: a benchmark, an engine, and a method in the middle of its second task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import naive
+from osiris.data.base import ArrayImages, Benchmark, Split
+from osiris.framework.methods import Method, find_method
+from osiris.framework.objective import Objective
+from osiris.framework.representations import Networks, Representations
+from osiris.framework.terms import Drawn
+from osiris.memory import Memory
+from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.randomness import generator
+from osiris.training.config import Config, EngineConfig, LearningConfig
+from osiris.training.engine import Engine, StepResult
+from osiris.training.plan import Phase, phases
+
+ENCODER = EncoderConfig(width=4, blocks=(1, 1, 1, 1))
+PAPER = [
+    "ft",
+    "er",
+    "er+",
+    "er++",
+    "der",
+    "lump",
+    "osiris-r",
+    "ewc",
+    "cassle",
+    "pocon",
+    "osiris-d",
+    "offline",
+    "d1-only",
+]
+"""The methods of the paper. Tests that hold numbers name them; the others follow the zoo, also where it grows."""
+HEADS = ProjectorConfig(projector_hidden=16, projector_output=6)
+
+
+def tiny_benchmark(tasks: int = 3, per_task: int = 20, size: int = 8) -> Benchmark:
+    """Smooth coloured blobs, another colour for each task."""
+    random = np.random.default_rng(1)
+    count = tasks * per_task
+    coarse = random.integers(0, 256, (count, 3, 2, 2)).astype(np.float64)
+    tint = np.repeat(random.uniform(0.3, 1, (tasks, 3)), per_task, axis=0)[:, :, None, None]
+    array = (np.kron(coarse, np.ones((1, 1, size // 2, size // 2))) * tint).astype(np.uint8)
+    task = torch.arange(tasks).repeat_interleave(per_task)
+    split = Split(ArrayImages(array), task, task.clone())
+    return Benchmark(
+        name="tiny",
+        train=split,
+        bank=split,
+        test=split,
+        class_names=tuple(f"class {label}" for label in range(tasks)),
+        tasks=tuple((label,) for label in range(tasks)),
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+    )
+
+
+def tiny_engine(
+    method: str | Method, seed: int = 0, benchmark: Benchmark | None = None, norm: str = "gn", **learning: float
+) -> tuple[Engine, list[Phase]]:
+    method = find_method(method) if isinstance(method, str) else method
+    benchmark = tiny_benchmark() if benchmark is None else benchmark
+    values = {"epochs": 2, "batch_size": 8, "memory_size": 12, "learning_rate": 0.05, **learning}
+    config = Config(
+        seed=seed,
+        encoder=EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm),  # pyright: ignore[reportArgumentType]
+        projector=HEADS,
+        learning=LearningConfig(**values),  # pyright: ignore[reportArgumentType]
+        engine=EngineConfig(device="cpu", threads=1),
+    )
+    engine = Engine(config, method, benchmark, torch.device("cpu"))
+    return engine, phases(benchmark, method.stream, config.learning.epochs, config.learning.batch_size)
+
+
+def train(engine: Engine, stretch: list[Phase]) -> list[StepResult]:
+    """What the loop does, without evaluation and files."""
+    results = []
+    for phase in stretch:
+        engine.objective.begin_task(engine.world(phase, 0))
+        for step in range(phase.steps):
+            results.append(engine.step(phase, step))
+            engine.objective.after_step(engine.world(phase, step + 1))
+        engine.objective.end_task(engine.world(phase, phase.steps))
+    return results
+
+
+@dataclass
+class Situation:
+    """A method in its second task, every network and buffer different from every other, in float64."""
+
+    objective: Objective
+    networks: Networks
+    views: dict[str, Tensor]
+    drawn: Drawn
+
+    def represent(self) -> Representations:
+        task = self.drawn.task
+        return Representations(
+            self.networks, self.objective.make(self.views, self.drawn), encode=self.objective.inputs(task)
+        )
+
+    def values(self) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.objective(self.represent(), self.drawn)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """By name, zero where there is none."""
+        named = {**dict(self.networks.named_parameters()), **dict(self.objective.named_parameters())}
+        return {
+            name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
+            for name, value in named.items()
+            if value.requires_grad
+        }
+
+    def zero_grad(self) -> None:
+        for module in (self.networks, self.objective):
+            module.zero_grad(set_to_none=True)
+
+    def model(self) -> naive.Model:
+        """The same parameters for the naive computation (share, do not copy: the gradients land in one place)."""
+        return naive.Model(self.networks, self.objective.terms, dict(self.views), self.networks.batch_norm)
+
+
+def situation(
+    method: str | Method, norm: str = "gn", x: int = 4, y: int = 3, task: int = 1, seed: int = 0
+) -> Situation:
+    method = find_method(method) if isinstance(method, str) else method
+    objective = Objective(method, task_count=20)
+    encoder = EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
+    networks = objective.build_networks(encoder, HEADS, seed)
+    fields = {name: HEADS.projector_output for name in objective.memory_fields}
+    memory = Memory(9, (3, 8, 8), fields)
+    memory.advance(9)
+    for module in (networks, objective, memory):
+        module.double()
+    _scramble(networks, seed)
+    _scramble(objective, seed + 1)
+    random = generator(seed, "test.views")
+    for name in memory.fields:
+        stored = torch.randn(9, HEADS.projector_output, generator=random, dtype=torch.float64)
+        memory.get_buffer(f"field_{name}").copy_(nn.functional.normalize(stored, dim=1))
+    y = x if method.replay == 1 else y
+    views = {"X": _views(x, random)}
+    if objective.reads_memory(task):
+        views["Y"] = _views(y, random)
+    drawn = Drawn(memory, torch.tensor([7, 2, 0, 5, 8, 1])[:y], seed, task, step=3)
+    return Situation(objective, networks, views, drawn)
+
+
+def _views(count: int, random: torch.Generator) -> Tensor:
+    return torch.randn(2, count, 3, 8, 8, generator=random, dtype=torch.float64)
+
+
+@torch.no_grad()
+def _scramble(module: nn.Module, seed: int) -> None:
+    """No zero-initialised norms, no two equal networks, positive variances and Fisher values."""
+    random = generator(seed, "test.scramble")
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if not value.is_floating_point():
+            continue
+        noise = torch.randn(value.shape, generator=random, dtype=torch.float64)
+        value.add_(0.3 * noise)
+        if "running_var" in name or "fisher" in name:
+            value.abs_().add_(0.1)

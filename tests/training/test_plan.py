@@ -1,0 +1,108 @@
+"""What is seen when: every image once per epoch, streams of equal length, no batch too small to learn from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osiris.data.base import ArrayImages, Split
+from osiris.errors import UserError
+from osiris.framework.methods import find_method
+from osiris.training.config import Config, LearningConfig
+from osiris.training.plan import SMALLEST, Phase, batch_indices, learning_rate, phases, steps_per_epoch
+from osiris.training.start import check_sizes
+from tiny import tiny_benchmark
+
+sizes = st.integers(4, 200)
+batches = st.integers(4, 40)
+
+
+@given(sizes, batches, st.integers(0, 5), st.integers(0, 3), st.integers(0, 1000))
+def test_every_image_once_per_epoch(images: int, batch: int, task: int, epoch: int, seed: int) -> None:
+    indices = torch.arange(images) * 3 + 1000 * task
+    phase = Phase(task, indices, steps=100, batch_size=batch)
+    per_epoch = phase.steps_per_epoch
+    seen = [batch_indices(phase, seed, epoch * per_epoch + position) for position in range(per_epoch)]
+    assert sorted(torch.cat(seen).tolist()) == indices.tolist()
+    assert all(len(part) == batch for part in seen[:-1])
+    assert len(seen[-1]) >= SMALLEST and len(seen[-1]) < batch + SMALLEST
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "expected"),
+    [(20, 8, [8, 8, 4]), (19, 8, [8, 11]), (17, 8, [8, 9]), (16, 8, [8, 8]), (5, 8, [5]), (10, 4, [4, 6])],
+)
+def test_a_last_batch_of_fewer_than_four_joins_the_one_before(images: int, batch: int, expected: list[int]) -> None:
+    phase = Phase(0, torch.arange(images), 10, batch)
+    assert [len(batch_indices(phase, 0, step)) for step in range(steps_per_epoch(images, batch))] == expected
+
+
+def test_epochs_tasks_purposes_and_seeds_have_their_own_order() -> None:
+    phase, later = Phase(0, torch.arange(40), 10, 40), Phase(1, torch.arange(40), 10, 40)
+    orders = [
+        batch_indices(phase, 0, 0),
+        batch_indices(phase, 0, 1),
+        batch_indices(phase, 1, 0),
+        batch_indices(later, 0, 0),
+        batch_indices(phase, 0, 0, "fisher.order"),
+    ]
+    assert len({tuple(order.tolist()) for order in orders}) == len(orders)
+    assert torch.equal(batch_indices(phase, 0, 0), orders[0])
+
+
+@given(st.integers(1, 4), st.integers(9, 30), st.integers(1, 3), st.integers(4, 9))
+def test_offline_and_d1_only_take_as_many_steps_as_a_continual_run(
+    tasks: int, per_task: int, epochs: int, batch: int
+) -> None:
+    benchmark = tiny_benchmark(tasks, per_task)
+    continual = phases(benchmark, "continual", epochs, batch)
+    assert [phase.task for phase in continual] == list(range(tasks))
+    assert all(phase.steps == epochs * steps_per_epoch(per_task, batch) for phase in continual)
+    (joint,) = phases(benchmark, "joint", epochs, batch)
+    (first,) = phases(benchmark, "first-task", epochs, batch)
+    assert joint.steps == first.steps == sum(phase.steps for phase in continual)
+    assert torch.equal(joint.indices, torch.arange(tasks * per_task))
+    assert torch.equal(first.indices, continual[0].indices)
+    assert torch.equal(torch.cat([phase.indices for phase in continual]), joint.indices)
+
+
+def test_steps_of_the_paper() -> None:
+    """CIFAR-100 in 20 tasks: 2,500 images, 10 steps; 5 tasks: 40; Tiny-ImageNet in 10 tasks: 40 steps, times 200."""
+    assert [steps_per_epoch(images, 256) for images in (2500, 10_000, 5000)] == [10, 40, 20]
+    assert steps_per_epoch(10_000, 256) * 200 * 10 == 80_000
+
+
+def test_too_few_images_are_refused() -> None:
+    with pytest.raises(UserError, match="fewer than a batch of 16; use --batch-size 8"):
+        phases(tiny_benchmark(2, 8), "continual", 1, 16)
+    with pytest.raises(UserError, match="learning needs 4"):
+        phases(tiny_benchmark(2, 3), "continual", 1, 4)
+    assert phases(tiny_benchmark(2, 8), "joint", 1, 16), "joined tasks make a whole batch"
+
+
+def test_learning_rate() -> None:
+    assert {learning_rate(0.03, "constant", 0, step, 100) for step in range(100)} == {0.03}
+    assert [learning_rate(1, "constant", 4, step, 100) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    cosine = [learning_rate(1, "cosine", 10, step, 110) for step in range(110)]
+    assert cosine[10] == 1 and cosine[60] == pytest.approx(0.5)
+    assert cosine[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.99)))
+    assert all(later < earlier for earlier, later in itertools.pairwise(cosine[10:]))
+
+
+def test_a_first_task_too_short_for_the_memory_is_refused() -> None:
+    """lump pairs every image of X with one of Y: 13 images in one step need 13 in the memory after 10 presentations."""
+    whole = tiny_benchmark(tasks=2, per_task=13)
+    train = Split(ArrayImages(np.zeros((23, 3, 8, 8), np.uint8)), torch.tensor([0] * 10 + [1] * 13))
+    benchmark = replace(whole, train=train)
+    config = Config(learning=LearningConfig(epochs=1, batch_size=10, memory_size=50))
+    with pytest.raises(UserError, match="task 1 offers 10 images"):
+        check_sizes(config, find_method("lump"), benchmark)
+    check_sizes(replace(config, learning=replace(config.learning, epochs=2)), find_method("lump"), benchmark)
+    check_sizes(config, find_method("er"), benchmark)
