@@ -10,10 +10,11 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Canvas
 
 from osiris.evaluation.runs import load_runs
-from osiris.report import analysis_figures, derived, geometry_figures, image_figures, training_figures
+from osiris.report import cost_tables, overfitting
 from osiris.report.figure import Figure, Panel, canvas_of
+from osiris.report.figures import analysis_figures, geometry_figures, image_figures, training_figures
 from osiris.report.images import Source, find_images
-from osiris.report.material import Study, studies
+from osiris.report.studies import Study, studies
 
 PROTOCOL = "class-agnostic"
 
@@ -29,7 +30,7 @@ def source(study: Study) -> Source:
 
 
 def makers(study: Study, source: Source, cache: Path) -> dict[str, Figure | None]:
-    measured, _ = derived.overfitting_points(study, source, cache, slow=False)
+    measured, _ = overfitting.overfitting_points(study, source, cache, slow=False)
     return {
         "overview": training_figures.overview(study),
         "accuracy": training_figures.accuracy_through_training(study),
@@ -39,7 +40,7 @@ def makers(study: Study, source: Source, cache: Path) -> dict[str, Figure | None
         "losses": training_figures.loss_terms(study),
         "norms": analysis_figures.norm_bars(study, PROTOCOL),
         "overfitting": analysis_figures.overfitting(study, measured),
-        "storage": analysis_figures.storage(study, PROTOCOL, derived.storage_sizes(study)),
+        "storage": analysis_figures.storage(study, PROTOCOL, cost_tables.storage_sizes(study)),
         "health": analysis_figures.health(study),
         "forgetting": analysis_figures.forgotten_classes(study, PROTOCOL, source),
         "memory": analysis_figures.memory_shares(study),
@@ -97,23 +98,23 @@ def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[st
     assert analysis_figures.memory_shares(alone) is None
     assert image_figures.memory_sheets(alone, find_images(alone)) is None
     assert analysis_figures.norm_bars(alone, PROTOCOL) is None
-    assert analysis_figures.storage(alone, PROTOCOL, derived.storage_sizes(alone)) is None
+    assert analysis_figures.storage(alone, PROTOCOL, cost_tables.storage_sizes(alone)) is None
 
 
 def test_overfitting_can_be_measured_on_checkpoints(real_runs: dict[str, Path], tmp_path: Path):
     """Where training did not track it: from f, g, h and the ids of the memory, and only once."""
     whole = studies(load_runs([real_runs["osiris-d"]]))[0]
     item = whole.runs[0]
-    tracked, _ = derived.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
+    tracked, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
     object.__setattr__(item, "log", [record for record in item.log if record["event"] != "overfitting"])
-    measured, missing = derived.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
+    measured, missing = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
     assert set(tracked) == set(measured) == {1} and missing == ""
     assert {space for _, values in measured[1] for space in values} == {"g", "h"}
     assert all(x in range(2, 11) for x, _ in measured[1])
     kept = list(tmp_path.glob("overfitting-*.json"))
     assert len(kept) == 1
     kept[0].write_text('[[2.0, {"g": 0.5}]]')
-    again, _ = derived.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
+    again, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
     assert again[1] == [(2.0, {"g": 0.5})]
-    nothing, missing = derived.overfitting_points(whole, Source(None, "no images"), tmp_path / "new", slow=False)
+    nothing, missing = overfitting.overfitting_points(whole, Source(None, "no images"), tmp_path / "new", slow=False)
     assert nothing == {} and "--track-overfitting" in missing

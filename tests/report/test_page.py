@@ -16,8 +16,8 @@ from osiris.cli import main
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
 from osiris.report.images import find_images
-from osiris.report.material import studies
 from osiris.report.page import make_report
+from osiris.report.studies import studies
 
 VOID = {"meta", "img", "br", "path", "circle", "rect", "use", "image", "link", "input", "hr"}
 

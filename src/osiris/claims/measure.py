@@ -7,14 +7,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from osiris.analysis import curves, similarity
 from osiris.claims.evidence import Evidence, Sample
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.published import Summary
 from osiris.evaluation.statistics import t_test_from_summaries
-from osiris.report.derived import Measured
-from osiris.report.material import Material, Study
+from osiris.report import curves
+from osiris.report.figures import similarity
+from osiris.report.overfitting import Measured
+from osiris.report.studies import Study, StudyRun
 
 Key = TypeVar("Key")
 LATE = 0.75
@@ -76,7 +77,7 @@ def _samples(values: Mapping[Key, Sequence[float]]) -> dict[Key, Sample]:
     return {key: sample for key, sample in made.items() if sample is not None}
 
 
-def _similarities(item: Material, study: Study) -> dict[str, float]:
+def _similarities(item: StudyRun, study: Study) -> dict[str, float]:
     if not study.environments:
         return {}
     arrays = item.arrays()
@@ -86,7 +87,7 @@ def _similarities(item: Material, study: Study) -> dict[str, float]:
     return similarity.by_environment(arrays["class_similarity"], tasks, study.environments)
 
 
-def _course(item: Material, study: Study) -> dict[str, float]:
+def _course(item: StudyRun, study: Study) -> dict[str, float]:
     """Means of the curves of Fig. 3a, and of their last quarter."""
     if not item.run.continual or not study.protocols:
         return {}

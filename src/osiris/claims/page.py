@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from osiris.claims import measure as evidence
 from osiris.claims.claims import Judged, all_claims, judge, tally
 from osiris.claims.evidence import Outcome
-from osiris.report.book import Book, Section
-from osiris.report.material import Study
+from osiris.report.studies import Study
 from osiris.report.tables import Column, Table
+from osiris.report.writer import ReportWriter, Section
 
 KINDS = {"holds": "holds", "does not hold": "fails", "not enough runs": "unknown"}
 SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not enough runs": "? not enough runs"}
 
 
-def judged_claims(book: Book, found: Sequence[Study]) -> list[Judged]:
+def judged_claims(book: ReportWriter, found: Sequence[Study]) -> list[Judged]:
     runs = [
         evidence.from_study(study, book.measured.get(study.identifier, {}))
         for study in found
@@ -26,7 +26,7 @@ def judged_claims(book: Book, found: Sequence[Study]) -> list[Judged]:
     return [judge(claim, runs, paper) for claim in all_claims()]
 
 
-def claims_section(book: Book, found: Sequence[Study]) -> list[Section]:
+def claims_section(book: ReportWriter, found: Sequence[Study]) -> list[Section]:
     """Decided claims in full, open ones as a list of what they wait for."""
     judged = judged_claims(book, found)
     book.table(claims_table(judged), "claims")

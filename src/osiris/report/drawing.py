@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 
-from osiris.analysis.curves import Curve
+from osiris.report.curves import Curve
 from osiris.report.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")

@@ -14,7 +14,7 @@ from osiris.data.base import Benchmark, Images
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.files import read_json
-from osiris.report.material import Study
+from osiris.report.studies import Study
 from osiris.training.config import from_dict
 
 GAP = 2

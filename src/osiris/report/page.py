@@ -17,10 +17,10 @@ from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
 from osiris.framework.tracing import one_thread
 from osiris.report import markup, svg
-from osiris.report.book import Book, Chapter
-from osiris.report.material import Material, Study, seeds_of, studies
 from osiris.report.sections import made_section, study_sections
+from osiris.report.studies import Study, StudyRun, seeds_of, studies
 from osiris.report.style import METHODS, order_of, style_of
+from osiris.report.writer import Chapter, ReportWriter
 
 
 def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
@@ -34,13 +34,13 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     found = studies(runs)
     _prepare(out)
     with one_thread():
-        chapters = _chapters(found, Book(out, slow))
+        chapters = _chapters(found, ReportWriter(out, slow))
     page = out / "report.html"
     write_text(page, _page(title or _title(found), found, chapters))
     return page
 
 
-def _chapters(found: Sequence[Study], book: Book) -> list[Chapter]:
+def _chapters(found: Sequence[Study], book: ReportWriter) -> list[Chapter]:
     chapters = []
     total = sum(STEPS for _ in found) + 1
     with progress("report", total) as ticker:
@@ -135,7 +135,7 @@ def _heads(study: Study) -> tuple[list[dict[str, str]], str]:
     return cards, note
 
 
-def _values(items: Sequence[Material], protocol: str) -> list[float]:
+def _values(items: Sequence[StudyRun], protocol: str) -> list[float]:
     return [value for item in items if (value := item.run.values(protocol)["A"]) is not None] or [0.0]
 
 

@@ -6,10 +6,11 @@ import html
 from collections.abc import Sequence
 
 from osiris.console import Ticker
-from osiris.report import analysis_figures, derived, geometry_figures, image_figures, study_tables, training_figures
-from osiris.report.book import Book, Section
+from osiris.report import cost_tables, overfitting, study_tables
+from osiris.report.figures import analysis_figures, geometry_figures, image_figures, training_figures
 from osiris.report.images import Source, find_images
-from osiris.report.material import Study
+from osiris.report.studies import Study
+from osiris.report.writer import ReportWriter, Section
 
 LETTERS = {
     "A": "overall accuracy: the mean over all tasks of the final model's accuracy",
@@ -20,7 +21,7 @@ LETTERS = {
 }
 
 
-def study_sections(book: Book, study: Study, ticker: Ticker) -> list[Section]:
+def study_sections(book: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
     """All that the runs of a study allow."""
     source = find_images(study)
     if source.benchmark is None:
@@ -36,7 +37,7 @@ def _section(study: Study, name: str, title: str, short: str, intro: str, blocks
     return [Section(f"section-{study.identifier}-{name}", title, short, intro, blocks)] if blocks else []
 
 
-def results(book: Book, study: Study, source: Source) -> list[Section]:
+def results(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     if not study.labelled or not study.protocols:
         book.lacks(f"{study.benchmark}: {study.metrics.get('missing', 'the images have no labels')}.")
         return []
@@ -52,7 +53,7 @@ def results(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "results", "Results", "Results", intro, blocks)
 
 
-def training(book: Book, study: Study, source: Source) -> list[Section]:
+def training(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     blocks: list[str] = []
     if study.labelled and study.protocols:
         blocks += book.figure(training_figures.accuracy_through_training(study))
@@ -64,7 +65,7 @@ def training(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "training", "Through training", "Training", intro, blocks)
 
 
-def tasks(book: Book, study: Study, source: Source) -> list[Section]:
+def tasks(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     if not study.labelled or not study.continual:
         return []
     blocks = []
@@ -77,7 +78,7 @@ def tasks(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "tasks", "Task by task", "Tasks", "", blocks)
 
 
-def components(book: Book, study: Study, source: Source) -> list[Section]:
+def components(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     """Ablations, environments, normalisation."""
     if not study.labelled or not study.protocols:
         return []
@@ -93,9 +94,9 @@ def components(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "components", "Components", "Components", "", blocks + bars)
 
 
-def memory(book: Book, study: Study, source: Source) -> list[Section]:
+def memory(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     """Overfitting to the memory, and what it holds."""
-    measured, missing = derived.overfitting_points(study, source, book.out / ".cache", book.slow)
+    measured, missing = overfitting.overfitting_points(study, source, book.out / ".cache", book.slow)
     book.measured[study.identifier] = measured
     if missing:
         book.lacks(f"{study.benchmark}: {missing}.")
@@ -106,7 +107,7 @@ def memory(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "memory", "The memory", "Memory", "", blocks)
 
 
-def geometry(book: Book, study: Study, source: Source) -> list[Section]:
+def geometry(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     blocks: list[str] = []
     if study.labelled:
         blocks += book.figure(geometry_figures.class_similarity(study))
@@ -116,25 +117,25 @@ def geometry(book: Book, study: Study, source: Source) -> list[Section]:
     return _section(study, "geometry", "The representation", "Representation", "", blocks)
 
 
-def costs(book: Book, study: Study, source: Source) -> list[Section]:
+def costs(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     """Storage and time beside accuracy."""
     if not study.labelled or not study.protocols:
         return []
-    sizes = derived.storage_sizes(study)
+    sizes = cost_tables.storage_sizes(study)
     blocks = book.figure(analysis_figures.storage(study, study.protocols[0], sizes))
-    blocks += book.table(derived.storage_table(study, sizes), f"{study.identifier}-storage-table")
-    blocks += book.table(derived.cost_table(study, study.protocols[0]), f"{study.identifier}-cost")
+    blocks += book.table(cost_tables.storage_table(study, sizes), f"{study.identifier}-storage-table")
+    blocks += book.table(cost_tables.cost_table(study, study.protocols[0]), f"{study.identifier}-cost")
     return _section(study, "costs", "What it costs", "Cost", "", blocks)
 
 
-def data(book: Book, study: Study, source: Source) -> list[Section]:
+def data(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     if source.benchmark is None:
         return []
     blocks = book.figure(image_figures.task_sheets(study, source)) + book.figure(image_figures.views(study, source))
     return _section(study, "data", "The images", "Images", "", blocks)
 
 
-def made_section(book: Book, found: Sequence[Study]) -> Section:
+def made_section(book: ReportWriter, found: Sequence[Study]) -> Section:
     """Every command, the machine, and what other runs would add."""
     rows = []
     for study in found:

@@ -9,7 +9,7 @@ from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.statistics import deviation, mark, mean
 from osiris.report.comparison import comparison_table
-from osiris.report.material import Material, Study
+from osiris.report.studies import Study, StudyRun
 from osiris.report.style import base_name, order_of
 from osiris.report.tables import Cell, Column, Number, Table, number_columns
 
@@ -96,7 +96,7 @@ def environment_table(study: Study) -> Table | None:
     return Table(title, columns, tuple(rows), ("percent, mean ± sample deviation (ddof 1) over seeds; final model",))
 
 
-def _environments(items: list[Material], name: str) -> list[float]:
+def _environments(items: list[StudyRun], name: str) -> list[float]:
     found = [item.run.metrics["evaluations"][-1]["environments"].get(name) for item in items]
     return [value for value in found if value is not None]
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from osiris.analysis import similarity
+from osiris.report.figures import similarity
 
 SIMILARITY = np.array(
     [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from osiris.analysis import neighbours as nearest
 from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.base import Benchmark
 from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture
+from osiris.report.figures import neighbours as nearest
+from osiris.report.figures.training_figures import numbered
 from osiris.report.images import Source, framed, pixels, scale_for, take, tiles
-from osiris.report.material import Material, Study
-from osiris.report.training_figures import numbered
+from osiris.report.studies import Study, StudyRun
 
 PER_TASK = 16
 VIEWED = 10
@@ -113,9 +113,9 @@ def memory_sheets(study: Study, source: Source) -> Figure | None:
     )
 
 
-def _distinct_memories(study: Study) -> list[tuple[tuple[np.ndarray, np.ndarray], list[Material]]]:
+def _distinct_memories(study: Study) -> list[tuple[tuple[np.ndarray, np.ndarray], list[StudyRun]]]:
     """What the first seed of each method held at the end. Reservoirs of one seed and size are equal: shown once."""
-    found: list[tuple[tuple[np.ndarray, np.ndarray], list[Material]]] = []
+    found: list[tuple[tuple[np.ndarray, np.ndarray], list[StudyRun]]] = []
     for items in study.continual.values():
         held = held_ids(items[0]) if items[0].uses_memory else None
         if held is None:
@@ -128,7 +128,7 @@ def _distinct_memories(study: Study) -> list[tuple[tuple[np.ndarray, np.ndarray]
     return found
 
 
-def held_ids(item: Material, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+def held_ids(item: StudyRun, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
     """(source ids, tasks) of what the memory held after a task (default: the last), or None."""
     from safetensors import safe_open
 
@@ -184,7 +184,7 @@ def neighbours(study: Study, source: Source) -> Figure | None:
     )
 
 
-def _neighbour_pairs(item: Material, benchmark: Benchmark) -> Pairs | None:
+def _neighbour_pairs(item: StudyRun, benchmark: Benchmark) -> Pairs | None:
     """(queries, neighbours after each query's own task, neighbours at the end, labels of bank and queries, tasks)."""
     assert benchmark.test is not None and benchmark.test.label is not None and benchmark.bank.label is not None
     every = [item.arrays(task) for task in range(item.task_count)]

@@ -1,6 +1,6 @@
 import pytest
 
-from osiris.analysis.normalisation import Bar, bars
+from osiris.report.figures.normalisation import Bar, bars
 
 
 def test_methods_with_both_norms_become_pairs_of_bars():

@@ -1,6 +1,6 @@
 import numpy as np
 
-from osiris.analysis import forgetting
+from osiris.report.figures import forgetting
 
 HISTORY = [[10.0, 50.0, None], [40.0, 20.0, None], [30.0, 30.0, None]]
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from osiris.analysis import neighbours
+from osiris.report.figures import neighbours
 
 
 def test_hits_compare_labels():

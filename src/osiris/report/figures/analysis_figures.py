@@ -6,16 +6,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from osiris.analysis import curves, forgetting, memory_content, normalisation
 from osiris.framework.storage import Storage
-from osiris.report import drawing
+from osiris.report import curves, drawing
 from osiris.report.figure import Figure, Panel
-from osiris.report.geometry_figures import TASK_COLOURS
-from osiris.report.image_figures import held_ids
+from osiris.report.figures import forgetting, memory_content, normalisation
+from osiris.report.figures.geometry_figures import TASK_COLOURS
+from osiris.report.figures.image_figures import held_ids
+from osiris.report.figures.training_figures import legend_of
 from osiris.report.images import Source
-from osiris.report.material import NORMS, Material, Study, seeds_of
+from osiris.report.studies import NORMS, Study, StudyRun, seeds_of
 from osiris.report.style import INK, MUTED, order_of, style_of
-from osiris.report.training_figures import legend_of
 
 CLASSES_SHOWN = 12
 HEALTH = {
@@ -186,7 +186,7 @@ def health(study: Study) -> Figure | None:
     )
 
 
-def _health(item: Material, field: str) -> tuple[np.ndarray, np.ndarray]:
+def _health(item: StudyRun, field: str) -> tuple[np.ndarray, np.ndarray]:
     entries = item.run.metrics["evaluations"]
     xs = [float(number + 1) if item.run.continual else float(item.task_count) for number in range(len(entries))]
     values = [entry["health"].get(field) for entry in entries]
@@ -253,7 +253,7 @@ def forgotten_classes(study: Study, protocol: str, source: Source) -> Figure | N
 def memory_shares(study: Study) -> Figure | None:
     """Which tasks the memory holds, through training."""
     rows: dict[str, np.ndarray] = {}
-    used: list[Material] = []
+    used: list[StudyRun] = []
     count = len(study.task_names)
     for label, items in study.continual.items():
         if not items[0].uses_memory:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from osiris.analysis import memory_content
+from osiris.report.figures import memory_content
 
 
 def test_shares_of_each_task():

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from osiris.analysis.curves import Point
 from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.runs import Run
 from osiris.files import read_json
 from osiris.framework.composition import method_from_dict
 from osiris.framework.methods import Method
+from osiris.report.curves import Point
 from osiris.report.style import order_of
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
@@ -26,7 +26,7 @@ VARYING = ("learning.", "projector.", "method.")
 
 
 @dataclass(frozen=True)
-class Material:
+class StudyRun:
     """One run."""
 
     number: int
@@ -136,7 +136,7 @@ class Study:
     """Runs on one benchmark under one protocol; the encoder's normalisation alone may differ."""
 
     identifier: str
-    runs: tuple[Material, ...]
+    runs: tuple[StudyRun, ...]
 
     @property
     def benchmark(self) -> str:
@@ -168,26 +168,26 @@ class Study:
         return "gn" if any(item.norm == "gn" for item in self.runs) else self.runs[0].norm
 
     @cached_property
-    def main(self) -> list[Material]:
+    def main(self) -> list[StudyRun]:
         return [item for item in self.runs if item.norm == self.main_norm]
 
     @cached_property
-    def by_label(self) -> dict[str, list[Material]]:
+    def by_label(self) -> dict[str, list[StudyRun]]:
         """Of the main normalisation: label -> runs of all seeds, in the order of the zoo."""
         labels = sorted({item.label for item in self.main}, key=order_of)
         return {label: [item for item in self.main if item.label == label] for label in labels}
 
     @property
-    def continual(self) -> dict[str, list[Material]]:
+    def continual(self) -> dict[str, list[StudyRun]]:
         return {label: items for label, items in self.by_label.items() if items[0].run.continual}
 
     @property
-    def plain(self) -> dict[str, list[Material]]:
+    def plain(self) -> dict[str, list[StudyRun]]:
         """Without ablations, unless there is nothing else: they have tables of their own."""
         kept = {label: items for label, items in self.by_label.items() if "/" not in label}
         return kept or self.by_label
 
-    def few(self, most: int = 6) -> dict[str, list[Material]]:
+    def few(self, most: int = 6) -> dict[str, list[StudyRun]]:
         """Continual methods for a figure that holds only so many: those of the paper's figures first."""
         labels = [label for label in self.plain if label in self.continual]
         if len(labels) > most:
@@ -209,9 +209,9 @@ class Study:
 
 def studies(runs: Sequence[Run]) -> list[Study]:
     """Sort runs into studies, in the order of appearance, with labels that tell variants of a method apart."""
-    groups: dict[str, list[Material]] = {}
+    groups: dict[str, list[StudyRun]] = {}
     for number, run in enumerate(runs, start=1):
-        groups.setdefault(_setting(run), []).append(Material(number, run, run.method))
+        groups.setdefault(_setting(run), []).append(StudyRun(number, run, run.method))
     names: dict[str, int] = {}
     found = []
     for items in groups.values():
@@ -229,7 +229,7 @@ def _setting(run: Run) -> str:
     return digest(fields)
 
 
-def _labelled(items: list[Material]) -> list[Material]:
+def _labelled(items: list[StudyRun]) -> list[StudyRun]:
     """`osiris-d` where all its runs share their settings; `osiris-d (epochs=48)` where they do not."""
     labelled = []
     for item in items:
@@ -245,7 +245,7 @@ def _labelled(items: list[Material]) -> list[Material]:
     return labelled
 
 
-def seeds_of(items: Sequence[Material]) -> str:
+def seeds_of(items: Sequence[StudyRun]) -> str:
     """`seed 0`, `3 seeds`, or `1 to 3 seeds` where methods differ."""
     counts: dict[tuple[str, str], set[int]] = {}
     for item in items:

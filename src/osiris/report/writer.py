@@ -37,7 +37,7 @@ class Chapter:
 
 
 @dataclass
-class Book:
+class ReportWriter:
     """Draws and saves what it is given, and remembers what could not be made."""
 
     out: Path

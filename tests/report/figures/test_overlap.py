@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from osiris.analysis import overlap
+from osiris.report.figures import overlap
 
 
 def histogram(mean: float, deviation: float, count: int, bins: int = 200) -> np.ndarray:

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from osiris.analysis import similarity
-from osiris.analysis.overlap import similarity_overlap
 from osiris.report import drawing
 from osiris.report.figure import Figure, Panel
-from osiris.report.material import Material, Study, seeds_of
+from osiris.report.figures import similarity
+from osiris.report.figures.overlap import similarity_overlap
+from osiris.report.studies import Study, StudyRun, seeds_of
 from osiris.report.style import INK, MUTED, ROLES
 
 CHOSEN = ("offline", "ft", "osiris-d")
@@ -138,7 +138,7 @@ def feature_maps(study: Study) -> Figure | None:
     count = len(study.task_names)
     times = sorted({0, count // 2 - 1, count - 1}) if count > 2 else list(range(count))
     panels = []
-    used: list[Material] = []
+    used: list[StudyRun] = []
     for label in sorted(chosen_labels(study, 4), key=lambda label: label not in study.continual):
         item = study.by_label[label][0]
         moments = times if item.run.continual else [0]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from osiris.evaluation.runs import load_runs
-from osiris.report.book import run_links
-from osiris.report.material import seeds_of, studies
+from osiris.report.studies import seeds_of, studies
+from osiris.report.writer import run_links
 
 
 def test_runs_of_both_norms_are_one_study(many_runs: list[Path]):

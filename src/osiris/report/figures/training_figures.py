@@ -7,11 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.axes import Axes
 
-from osiris.analysis import curves
-from osiris.analysis.curves import Curve, Point
-from osiris.report import drawing
+from osiris.report import curves, drawing
+from osiris.report.curves import Curve, Point
 from osiris.report.figure import Figure, Panel
-from osiris.report.material import Material, Study, seeds_of
+from osiris.report.studies import Study, StudyRun, seeds_of
 from osiris.report.style import INK, METHODS, MUTED, ROLES, Style, role_style, style_of
 
 UNTRAINED = "untrained encoder"
@@ -25,7 +24,7 @@ def legend_of(study: Study, labels: list[str] | None = None, untrained: bool = F
     return [(name, style_of(name)) for name in names] + ([(UNTRAINED, METHODS[UNTRAINED])] if untrained else [])
 
 
-def series(items: list[Material], protocol: str, what: Series) -> Curve:
+def series(items: list[StudyRun], protocol: str, what: Series) -> Curve:
     """One method's curve over its seeds."""
     return curves.over_seeds([what(item.points(protocol)) for item in items])
 
@@ -215,7 +214,7 @@ def accuracy_matrices(study: Study, protocol: str) -> Figure:
     )
 
 
-def mean_matrix(items: list[Material], protocol: str) -> np.ndarray:
+def mean_matrix(items: list[StudyRun], protocol: str) -> np.ndarray:
     rows = [item.run.metrics["protocols"][protocol]["accuracy_matrix"] for item in items]
     return np.array(rows, dtype=np.float64).mean(axis=0)
 
@@ -250,7 +249,7 @@ def loss_terms(study: Study) -> Figure | None:
     )
 
 
-def term_curves(items: list[Material]) -> dict[str, Curve]:
+def term_curves(items: list[StudyRun]) -> dict[str, Curve]:
     """Term -> its curve over seeds; `loss` only where it is not the only term itself."""
     names: list[str] = []
     for item in items:
@@ -266,7 +265,7 @@ def term_curves(items: list[Material]) -> dict[str, Curve]:
     return lines
 
 
-def _logged(item: Material, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _logged(item: StudyRun, name: str) -> tuple[np.ndarray, np.ndarray]:
     xs, ys = [], []
     for record in item.events("step"):
         value = record["loss"] if name == "loss" else record["terms"].get(name)

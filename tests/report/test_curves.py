@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from osiris.analysis import curves
-from osiris.analysis.curves import Point
+from osiris.report import curves
+from osiris.report.curves import Point
 
 POINTS = [
     Point(0.5, np.array([10.0, 2.0, 4.0]), 30.0),

@@ -1,1 +1,0 @@
-"""One file per analysis of the paper, each a pure function on arrays."""
