@@ -24,7 +24,7 @@ def tiny_config(method: str) -> Config:
         base,
         method=replace(base.method, method=method),
         data=replace(base.data, train_per_class=6, bank_per_class=6, test_per_class=3),
-        encoder=replace(base.encoder, width=4),
+        encoder=replace(base.encoder, width=8),
         projector=replace(base.projector, projector_hidden=16, projector_output=8),
         learning=replace(base.learning, epochs=1, batch_size=8, memory_size=16),
         evaluation=replace(base.evaluation, k=2, evaluate_every=2),
