@@ -88,7 +88,7 @@ def test_g_starts_alike_whether_or_not_there_is_an_h() -> None:
     engines = [tiny_engine(name)[0] for name in ("ft", "osiris-d", "cassle", "pocon")]
     weights = [engine.networks.heads["g"].get_parameter("fc1.weight") for engine in engines]
     assert all(torch.equal(weights[0], other) for other in weights[1:])
-    assert weights[0].shape == (HEADS.projector_hidden, EncoderConfig(width=4).features)
+    assert weights[0].shape == (HEADS.projector_hidden, EncoderConfig(width=8).features)
 
 
 def test_memory_draws_do_not_depend_on_the_method() -> None:

@@ -210,10 +210,10 @@ class Unusual(Term):
 
 def test_a_term_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ZOO, "unusual", ZOO["ft"] | past(Unusual()))
-    row = next(row for row in all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16) if row.name == "unusual")
+    row = next(row for row in all_facts(EncoderConfig(width=8), PROJECTOR, 50, 16) if row.name == "unusual")
     assert {key: str(cost) for key, cost in row.cost.items()} == {"f: X": "2+2", "f: Y": "1.5+1.5", "f*: Y": "1.5+0"}
     assert row.terms[1].reaches == ("f", "heads") and row.kind == "replay" and row.measured == (True, False, True)
-    table = cost_table([*all_facts(EncoderConfig(width=4), PROJECTOR, 50, 16)])
+    table = cost_table([*all_facts(EncoderConfig(width=8), PROJECTOR, 50, 16)])
     assert "frozen: Y" in [column.name for column in table.columns]
     engine, stretch = tiny_engine(ZOO["unusual"], epochs=1)
     assert all(bool(result.finite) for result in train(engine, stretch[:2]))

@@ -15,7 +15,7 @@ NEEDS = frozenset({"h", "past.encoder", "past.g"})
 
 
 def networks(norm: str = "gn") -> Networks:
-    config = EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
+    config = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
     return Networks(config, HEADS, 0, NEEDS).double()
 
 

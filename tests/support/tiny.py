@@ -21,7 +21,7 @@ from osiris.training.config import Config, EngineConfig, LearningConfig
 from osiris.training.engine import Engine, StepResult
 from osiris.training.plan import Phase, phases
 
-ENCODER = EncoderConfig(width=4, blocks=(1, 1, 1, 1))
+ENCODER = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
 PAPER = [
     "ft",
     "er",
@@ -70,7 +70,7 @@ def tiny_engine(
     values = {"epochs": 2, "batch_size": 8, "memory_size": 12, "learning_rate": 0.05, **learning}
     config = Config(
         seed=seed,
-        encoder=EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm),  # pyright: ignore[reportArgumentType]
+        encoder=EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm),  # pyright: ignore[reportArgumentType]
         projector=HEADS,
         learning=LearningConfig(**values),  # pyright: ignore[reportArgumentType]
         engine=EngineConfig(device="cpu", threads=1),
@@ -132,7 +132,7 @@ def situation(
 ) -> Situation:
     method = find_method(method) if isinstance(method, str) else method
     objective = Objective(method, task_count=20)
-    encoder = EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
+    encoder = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
     networks = objective.build_networks(encoder, HEADS, seed)
     fields = {name: HEADS.projector_output for name in objective.memory_fields}
     memory = Memory(9, (3, 8, 8), fields)

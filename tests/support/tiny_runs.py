@@ -47,7 +47,7 @@ def config(method: str = "osiris-d", norm: str = "gn", **engine: Any) -> Config:
     return Config(
         preset="smoke",
         method=MethodConfig(method),
-        encoder=EncoderConfig(width=4, blocks=(1, 1, 1, 1), norm=norm, stem_stride=2),  # pyright: ignore
+        encoder=EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm, stem_stride=2),  # pyright: ignore
         projector=ProjectorConfig(projector_hidden=16, projector_output=8),
         learning=LearningConfig(epochs=2, batch_size=BATCH, memory_size=12, learning_rate=0.05),
         evaluation=ProtocolConfig(k=3, random_encoders=1),

@@ -80,7 +80,7 @@ def embed(
         for start in range(0, len(indices), batch_size):
             part = indices[start : start + batch_size]
             batch = normalise_images(images.take(part).to(device, non_blocking=True), mean, std)
-            features = encoder(batch.contiguous(memory_format=torch.channels_last)).float()
+            features = encoder(batch).float()
             assert features.ndim == 2 and len(features) == len(part), f"an encoder returns [B, d], not {features.shape}"
             if start == 0:
                 output = torch.empty(len(indices), features.shape[1], device=features.device)

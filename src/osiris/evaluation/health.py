@@ -88,7 +88,7 @@ def embed_two_views(
     images = benchmark.bank.images.take(fixed_subset(len(benchmark.bank), limit)).to(device)
     views = TwoViews(benchmark.mean, benchmark.std)(images, generator(0, "health"))
     with evaluating(encoder):
-        first, second = (encoder(view.contiguous(memory_format=torch.channels_last)).float().cpu() for view in views)
+        first, second = (encoder(view).float().cpu() for view in views)
     return first, second
 
 

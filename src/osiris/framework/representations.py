@@ -172,7 +172,6 @@ class Representations:
                 self.passes.count(label, name, 2 * part.shape[1], part.requires_grad)
 
     def _run(self, encoder: nn.Module, images: Tensor) -> Tensor:
-        images = images.contiguous(memory_format=torch.channels_last)
         with self._cast():
             if self.micro_batch is None or len(images) <= self.micro_batch:
                 return encoder(images)

@@ -5,12 +5,18 @@ Parameter names are those of timm's and torchvision's resnet18 (conv1, bn1, laye
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from osiris.errors import UserError
 from osiris.models.config import EncoderConfig
 from osiris.models.normalisation import BatchNorm, group_norm
 from osiris.randomness import scoped
+
+CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+"""oneDNN handles channels in blocks of this size. With fewer input channels, its weight gradient of a strided 1x1
+convolution in channels_last is wrong or corrupts memory (oneDNN issue 6035); narrower encoders use the contiguous
+format. The three channels of the stem take another path, which is correct: see tests/models/test_convolutions.py."""
 
 
 def _norm(config: EncoderConfig, channels: int) -> nn.Module:
@@ -68,12 +74,14 @@ class Encoder(nn.Module):
                 channels = outputs
             self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
         self._initialise(zero_init_last)
+        self.memory_format = torch.channels_last if config.width >= CHANNEL_BLOCK else torch.contiguous_format
 
     @property
     def features(self) -> int:
         return self.config.features
 
     def forward(self, images: Tensor) -> Tensor:
+        images = images.contiguous(memory_format=self.memory_format)
         hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
         for stage in range(4):
             hidden = self.get_submodule(f"layer{stage + 1}")(hidden)

@@ -67,8 +67,6 @@ class Engine:
         self.memory = Memory(config.learning.memory_size, benchmark.train.images.shape, fields)
         for module in (self.networks, self.objective, self.memory):
             module.to(device)
-        for module in (self.networks, self.objective):
-            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.optimiser = build_optimiser([self.networks, self.objective], config.learning)
         self.two_views = TwoViews(benchmark.mean, benchmark.std, VIEWS[config.learning.views])
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
