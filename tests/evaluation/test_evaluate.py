@@ -10,6 +10,7 @@ from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
 from osiris.evaluation.features import Features
+from osiris.evaluation.metrics_file import mean_present
 
 
 @pytest.fixture(scope="module")
@@ -19,25 +20,26 @@ def evaluation(clustered):
 
 
 def test_numbers_are_json_and_follow_from_the_predictions(evaluation):
-    numbers = json.loads(json.dumps(evaluation.numbers, allow_nan=False))
-    assert numbers["labelled"] and numbers["bank_size"] == 5000 and numbers["test_size"] == 500
+    numbers = evaluation.numbers
+    assert numbers.labelled and numbers.bank_size == 5000 and numbers.test_size == 500
     arrays = evaluation.arrays
     label, task = arrays["label"], arrays["task"]
     for name in PROTOCOLS:
         hit = arrays[f"prediction.{name}"] == label
-        found = numbers["protocols"][name]
-        assert found["accuracy"] == pytest.approx([100 * float(hit[task == i].float().mean()) for i in range(5)])
-        assert found["per_class"] == pytest.approx([100 * float(hit[label == i].float().mean()) for i in range(20)])
+        scores = numbers.protocols[name]
+        assert scores.accuracy == pytest.approx([100 * float(hit[task == i].float().mean()) for i in range(5)])
+        assert scores.per_class == pytest.approx([100 * float(hit[label == i].float().mean()) for i in range(20)])
     predicted = arrays["prediction.task-level"]
-    assert numbers["task_level"]["accuracy"] == pytest.approx(100 * float((predicted == task).float().mean()))
-    confusion = torch.tensor(numbers["task_level"]["confusion"])
+    assert numbers.task_level.accuracy == pytest.approx(100 * float((predicted == task).float().mean()))
+    confusion = torch.tensor(numbers.task_level.confusion)
     assert confusion.sum() == 500 and confusion.diagonal().sum() == (predicted == task).sum()
     for true in range(5):
         for answered in range(5):
             assert confusion[true, answered] == ((task == true) & (predicted == answered)).sum()
     within = arrays["prediction.within-environment"] == label
-    assert numbers["environments"]["inside"] == pytest.approx(100 * float(within[task < 2].float().mean()))
-    assert numbers["environments"]["outside"] == pytest.approx(100 * float(within[task >= 2].float().mean()))
+    assert numbers.environments is not None
+    assert numbers.environments["inside"] == pytest.approx(100 * float(within[task < 2].float().mean()))
+    assert numbers.environments["outside"] == pytest.approx(100 * float(within[task >= 2].float().mean()))
 
 
 def test_restrictions_keep_to_the_allowed_classes_and_help(evaluation, clustered):
@@ -49,14 +51,14 @@ def test_restrictions_keep_to_the_allowed_classes_and_help(evaluation, clustered
     inside = {label for task in (0, 1) for label in benchmark.tasks[task]}
     for predicted, task in zip(arrays["prediction.within-environment"].tolist(), arrays["task"].tolist(), strict=True):
         assert (predicted in inside) == (task in (0, 1))
-    means = {name: sum(numbers["protocols"][name]["accuracy"]) / 5 for name in PROTOCOLS}
+    means = {name: (mean_present(numbers.protocols[name].accuracy) or 0) for name in PROTOCOLS}
     assert 20 < means["class-agnostic"] < means["task-aware"] < 100
 
 
 def test_top5(evaluation):
-    agnostic = evaluation.numbers["protocols"]["class-agnostic"]
-    assert all(five > one for one, five in zip(agnostic["accuracy"], agnostic["top5"], strict=True))
-    assert evaluation.numbers["protocols"]["task-aware"]["top5"] == [None] * 5  # four classes: five guesses say nothing
+    agnostic = evaluation.numbers.protocols["class-agnostic"]
+    assert all((five or 0) > (one or 0) for one, five in zip(agnostic.accuracy, agnostic.top5, strict=True))
+    assert evaluation.numbers.protocols["task-aware"].top5 == [None] * 5  # four classes: five guesses say nothing
 
 
 def test_same_bits_twice_and_no_global_randomness(clustered, evaluation):
@@ -88,21 +90,21 @@ def test_without_labels_only_health(make_benchmark):
     unlabelled = dataclasses.replace(benchmark, bank=bank, test=test, class_names=(), tasks=((), ()))
     features = Features(torch.randn(40, 8), torch.randn(12, 8))
     found = evaluate_features(features, unlabelled, ProtocolConfig())
-    assert found.numbers["labelled"] is False and "health" in found.numbers and "protocols" not in found.numbers
-    assert "the images have no labels" in found.numbers["missing"]
+    assert found.numbers.plain().keys() == {"labelled", "bank_size", "test_size", "health", "missing"}
+    assert "the images have no labels" in str(found.numbers.missing)
     assert "projection.points" in found.arrays and "label" not in found.arrays
     nothing = evaluate_features(
         Features(features.bank, None), dataclasses.replace(unlabelled, test=None), ProtocolConfig()
     )
-    assert "there are no test images" in nothing.numbers["missing"] and nothing.arrays == {}
+    assert "there are no test images" in str(nothing.numbers.missing) and nothing.arrays == {}
 
 
 def test_a_task_without_test_images_has_no_accuracy(make_benchmark):
     benchmark = make_benchmark(torch.arange(40) % 4, torch.tensor([0, 1, 1, 0]), ((0, 1), (2, 3)))
     numbers = evaluate_features(Features(torch.randn(40, 8), torch.randn(4, 8)), benchmark, ProtocolConfig()).numbers
-    for found in numbers["protocols"].values():
-        assert found["accuracy"][0] is not None and found["accuracy"][1] is None
-    json.dumps(numbers, allow_nan=False)
+    for scores in numbers.protocols.values():
+        assert scores.accuracy[0] is not None and scores.accuracy[1] is None
+    json.dumps(numbers.plain(), allow_nan=False)
 
 
 def test_diverged_features_are_refused_with_advice(make_benchmark):

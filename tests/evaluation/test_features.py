@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from osiris.augment.views import normalise
 from osiris.console import Ticker
 from osiris.data.base import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
-from osiris.evaluation.features import Features, embed, embed_benchmark, join_shards, normalise_images
+from osiris.evaluation.features import Features, embed, embed_benchmark, join_shards
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -90,7 +91,7 @@ def test_no_global_randomness_is_consumed(images):
 
 def test_normalisation_on_one_pixel():
     pixel = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
-    assert normalise_images(pixel, MEAN, STD).flatten().tolist() == pytest.approx([2.5, 2.4, 0.7 / 0.3])
+    assert normalise(pixel, MEAN, STD).flatten().tolist() == pytest.approx([2.5, 2.4, 0.7 / 0.3])
 
 
 def test_twenty_checkpoints_under_all_protocols_cost_twenty_passes(make_benchmark):

@@ -11,24 +11,24 @@ from osiris.evaluation.health import alignment, collapsed, effective_rank, featu
 
 def test_evenly_spread_features_are_healthy():
     numbers = health(torch.randn(3000, 64, generator=torch.Generator().manual_seed(0)))
-    assert numbers["feature_deviation"] == pytest.approx(1 / 8, rel=0.01)
-    assert numbers["spread"] == pytest.approx(1, rel=0.01)
-    assert numbers["effective_rank"] == pytest.approx(64, rel=0.02)
-    assert numbers["uniformity"] == pytest.approx(-3.9, abs=0.15)
-    assert numbers["alignment"] is None
+    assert numbers.feature_deviation == pytest.approx(1 / 8, rel=0.01)
+    assert numbers.spread == pytest.approx(1, rel=0.01)
+    assert numbers.effective_rank == pytest.approx(64, rel=0.02)
+    assert numbers.uniformity == pytest.approx(-3.9, abs=0.15)
+    assert numbers.alignment is None
     assert collapsed(numbers) is None
 
 
 def test_one_point_is_a_collapse():
     features = torch.ones(500, 64) + 1e-3 * torch.randn(500, 64)
     assert "almost the same" in (collapsed(health(features)) or "")
-    assert health(torch.ones(500, 64))["uniformity"] == pytest.approx(0, abs=1e-9)
+    assert health(torch.ones(500, 64)).uniformity == pytest.approx(0, abs=1e-9)
 
 
 def test_two_directions_are_a_collapse():
     features = torch.randn(500, 2) @ torch.randn(2, 64)
     numbers = health(features)
-    assert numbers["effective_rank"] == pytest.approx(2, abs=0.1) and (numbers["spread"] or 0) > 0.5
+    assert numbers.effective_rank == pytest.approx(2, abs=0.1) and numbers.spread > 0.5
     assert "effective dimensions" in (collapsed(numbers) or "")
 
 
@@ -58,4 +58,4 @@ def test_edges():
     assert uniformity(torch.randn(1, 4)) is None
     assert effective_rank(torch.zeros(3, 4)) == 0
     assert feature_deviation(torch.randn(1, 4)) == 0
-    assert health(torch.randn(30, 4), (torch.ones(2, 4), torch.ones(2, 4)))["alignment"] == 0
+    assert health(torch.randn(30, 4), (torch.ones(2, 4), torch.ones(2, 4))).alignment == 0

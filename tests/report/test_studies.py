@@ -37,7 +37,7 @@ def test_points_lie_on_the_axis_of_tasks(real_runs: dict[str, Path]):
     assert item.steps == [3] * 10
     xs = [point.x for point in points]
     assert xs == sorted(xs) and xs[-1] == 10 and xs[0] == pytest.approx(2 / 3) and len(xs) == 20
-    last = item.run.metrics["protocols"]["class-agnostic"]["accuracy_matrix"][-1]
+    last = item.run.metrics["class-agnostic"].accuracy_matrix[-1]
     assert points[-1].accuracy.tolist() == last
     assert item.uses_memory and item.command.startswith("osiris")
 

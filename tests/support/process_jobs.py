@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from osiris import processes
+from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import READINGS, ZOO
@@ -132,7 +133,7 @@ def features(norm: str) -> tuple[Tensor, Tensor]:
     return embedded.bank, embedded.test
 
 
-def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: Any) -> dict[str, Any]:
+def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: Any) -> RunMetrics | None:
     """`loop.train` on the tiny benchmark; `stop_after`: this process asks to stop after so many steps."""
     loop.load_benchmark = lambda _: benchmark()
     step, done = Engine.step, [0]

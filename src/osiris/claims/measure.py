@@ -44,7 +44,7 @@ def from_study(study: Study, measured: Measured) -> Evidence:
                     values.setdefault((item.label, item.norm, protocol, metric), []).append(value)
         if item.norm != study.main_norm:
             continue
-        for name, value in item.run.metrics["evaluations"][-1].get("environments", {}).items():
+        for name, value in (item.run.metrics.evaluations[-1].environments or {}).items():
             if value is not None:
                 places.setdefault((item.label, name), []).append(value)
         for name, value in _similarities(item, study).items():

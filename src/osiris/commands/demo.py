@@ -33,7 +33,7 @@ class Args:
 def run(args: Args) -> int:
     from osiris.commands.show import metrics_table
     from osiris.console import console
-    from osiris.files import read_json
+    from osiris.evaluation.metrics_file import read_metrics
     from osiris.report.page import make_report
     from osiris.sweep import Job, run_jobs
 
@@ -44,7 +44,7 @@ def run(args: Args) -> int:
         jobs.append(Job(method, arguments, args.out / "runs" / f"{method.replace('/', '-')}-seed{args.seed}"))
     run_jobs(jobs, args.workers)
     page = make_report([job.out for job in jobs], args.out / "report", title="osiris demo: tinyworld")
-    console.print(metrics_table([read_json(job.out / "metrics.json") for job in jobs]))
+    console.print(metrics_table([read_metrics(job.out / "metrics.json") for job in jobs]))
     console.print(
         "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
         "the KNN does not know the task, task-aware: it does.",

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("torch", "numpy", "pillow", "datasets", "tyro", "rich", "safetensors", "matplotlib", "jinja2", "scipy")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "pillow",
+    "datasets",
+    "tyro",
+    "rich",
+    "safetensors",
+    "matplotlib",
+    "jinja2",
+    "scipy",
+    "msgspec",
+)
 EXTRAS = ("tensorboard", "wandb")
 
 

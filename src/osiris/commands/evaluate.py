@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from osiris.data.base import Benchmark
+    from osiris.evaluation.metrics_file import Fingerprint, Scores
 
 
 @dataclass(frozen=True)
@@ -103,30 +104,30 @@ def run(args: Args) -> int:
     identity = fingerprint(benchmark, args.protocol, subjects[0].description)
     # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = args.protocol
-    asked = digest([identity["hash"], sorted(protocol.protocols), protocol.probe, protocol.keep_features])
+    asked = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
     out = args.out or _default_out(args, asked)
     numbers = [evaluate_one(subject, benchmark, args.protocol, device, out) for subject in subjects]
     if args.target is not None and args.target.is_dir():
         _summarise(args, benchmark, numbers, identity, out, device)
     console.print(_table(subjects, numbers, benchmark.name))
-    console.print(f"protocol fingerprint {identity['hash']}; results in {out}", highlight=False)
+    console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False)
     return 0
 
 
 def evaluate_one(
     subject: Subject, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
-) -> dict[str, Any]:
+) -> Scores:
     """Numbers of one encoder; taken from `out` when they are there (their file is written last)."""
     from osiris.console import progress
     from osiris.evaluation.evaluate import evaluate_features
     from osiris.evaluation.features import embed_benchmark
     from osiris.evaluation.health import embed_two_views
-    from osiris.files import read_json
+    from osiris.evaluation.metrics_file import Scores, read_record
     from osiris.training.evaluating import write_evaluation
 
     path = out / f"{subject.name}.json"
     if path.exists():
-        return read_json(path)
+        return read_record(path, Scores)
     total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
     with progress(f"embedding with {subject.name}", total) as ticker:
         features = embed_benchmark(subject.encoder.to(device), benchmark, device, ticker=ticker)
@@ -137,7 +138,7 @@ def evaluate_one(
 
 
 def _foreign(args: Args) -> Subject:
-    from osiris.evaluation.foreign import load_foreign
+    from osiris.evaluation.encoder_files import load_foreign
 
     assert args.encoder is not None
     encoder, description = load_foreign(args.encoder, args.arch, args.prefix, args.stem_padding)
@@ -170,14 +171,13 @@ def _checkpoints(args: Args) -> list[Subject]:
 def _summarise(
     args: Args,
     benchmark: Benchmark,
-    numbers: list[dict[str, Any]],
-    identity: dict[str, Any],
+    numbers: list[Scores],
+    identity: Fingerprint,
     out: Path,
     device: torch.device,
 ) -> None:
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
-    from osiris.evaluation.summary import build_metrics
-    from osiris.files import write_json
+    from osiris.evaluation.metrics_file import build_metrics, write_record
     from osiris.framework.composition import resolve
     from osiris.training.evaluating import baseline_of
     from osiris.training.run_directory import read_config
@@ -188,8 +188,9 @@ def _summarise(
     continual = method.stream == "continual" and len(numbers) == benchmark.task_count
     kept = numbers if continual else numbers[-1:]
     baseline = baseline_of(config, benchmark, device)
-    metrics = build_metrics(method.name, benchmark, config.seed, kept, baseline, identity, continual)
-    write_json(out / "metrics.json", metrics)
+    untrained = baseline and baseline.protocols
+    metrics = build_metrics(method.name, benchmark, config.seed, kept, untrained, identity, continual)
+    write_record(out / "metrics.json", metrics)
 
 
 def _default_out(args: Args, identity: str) -> Path:
@@ -200,9 +201,11 @@ def _default_out(args: Args, identity: str) -> Path:
     return folder / "evaluations" / f"{args.data.benchmark}-{identity}"
 
 
-def _table(subjects: list[Subject], numbers: list[dict[str, Any]], benchmark: str) -> Any:
+def _table(subjects: list[Subject], numbers: list[Scores], benchmark: str) -> Any:
     from rich.table import Table
 
+    from osiris.commands.show import number
+    from osiris.evaluation.metrics_file import mean_present
     from osiris.training.evaluating import shown
 
     table = Table(title=f"{benchmark}, percent")
@@ -210,16 +213,12 @@ def _table(subjects: list[Subject], numbers: list[dict[str, Any]], benchmark: st
     names = list(shown(numbers[-1]))
     for name in names:
         table.add_column(name, justify="right")
-    probes = list(numbers[-1].get("probe", {}))
+    probes = list(numbers[-1].probe)
     for name in probes:
         table.add_column(f"linear probe ({name})", justify="right")
     for subject, entry in zip(subjects, numbers):
-        cells = [f"{shown(entry)[name]:.1f}" for name in names]
-        cells += [f"{_mean(entry['probe'][name]['accuracy']):.1f}" for name in probes]
+        values = shown(entry)
+        cells = [number(values[name]) for name in names]
+        cells += [number(mean_present(entry.probe[name].accuracy)) for name in probes]
         table.add_row(subject.name, *cells)
     return table
-
-
-def _mean(values: list[float | None]) -> float:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present)

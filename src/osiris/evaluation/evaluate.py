@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from osiris.data.base import Benchmark
@@ -15,8 +15,10 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.features import Features
 from osiris.evaluation.health import health
 from osiris.evaluation.knn import DEPTH, Ranking, ask
+from osiris.evaluation.metrics import percent, percent_by
+from osiris.evaluation.metrics_file import ProtocolScores, Scores, TaskLevelScores
 from osiris.evaluation.probe import probe
-from osiris.evaluation.questions import (
+from osiris.evaluation.protocols import (
     TASK_LEVEL,
     WITHIN_ENVIRONMENT,
     class_question,
@@ -24,17 +26,15 @@ from osiris.evaluation.questions import (
     environment_question,
     task_question,
 )
-from osiris.evaluation.scores import percent, percent_by
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One checkpoint, evaluated."""
 
-    numbers: dict[str, Any]
-    """JSON-ready; accuracies in percent."""
+    numbers: Scores
     arrays: dict[str, Tensor]
-    """What figures and bootstrap need, ready for a safetensors file."""
+    """What figures and the bootstrap need, ready for a safetensors file."""
 
 
 def evaluate_features(
@@ -43,29 +43,28 @@ def evaluate_features(
     protocol: ProtocolConfig,
     views: tuple[Tensor, Tensor] | None = None,
 ) -> Evaluation:
-    """Every number and array of a checkpoint from one pair of features; deterministic. `views`: see `embed_two_views`.
-
-    numbers: `labelled`, `protocols` (by name: `accuracy` and `top5` per task, `per_class`, `k_effective`), `task_level`
-    (`accuracy`, `per_task`, `confusion` counts [true task][predicted task]), `environments` (accuracy by name),
-    `health` and with `protocol.probe` also `probe`. Without labels: `labelled`, `health` and `missing`.
-    """
+    """Every number and array of a checkpoint from one pair of features. `views`: see `embed_two_views`."""
     check_features(features, benchmark)
-    numbers: dict[str, Any] = {
-        "labelled": benchmark.labelled,
-        "bank_size": len(features.bank),
-        "test_size": 0 if features.test is None else len(features.test),
-        "health": health(features.bank, views),
-    }
+    numbers = Scores(
+        labelled=benchmark.labelled,
+        bank_size=len(features.bank),
+        test_size=0 if features.test is None else len(features.test),
+        health=health(features.bank, views),
+    )
     arrays = _unlabelled_arrays(features)
     if not benchmark.labelled:
-        numbers["missing"] = missing(benchmark)
-        return Evaluation(numbers, arrays)
+        return Evaluation(replace(numbers, missing=missing(benchmark)), arrays)
     rankings = rank_test_images(features, benchmark, protocol)
-    numbers |= score(rankings, benchmark, protocol)
-    arrays |= _labelled_arrays(features, benchmark, rankings)
-    if protocol.probe:
-        numbers["probe"] = probe(features, benchmark, protocol.protocols)
-    return Evaluation(numbers, arrays)
+    numbers = replace(
+        numbers,
+        k=protocol.k,
+        temperature=protocol.temperature,
+        protocols=score_protocols(rankings, benchmark, protocol),
+        task_level=score_task_level(rankings, benchmark),
+        environments=_score_environments(rankings, benchmark),
+        probe=probe(features, benchmark, protocol.protocols) if protocol.probe else {},
+    )
+    return Evaluation(numbers, arrays | _labelled_arrays(features, benchmark, rankings))
 
 
 def missing(benchmark: Benchmark) -> str:
@@ -96,38 +95,46 @@ def rank_test_images(features: Features, benchmark: Benchmark, protocol: Protoco
     return ask(features.bank, features.test, questions, protocol.k, protocol.temperature)
 
 
-def score(rankings: dict[str, Ranking], benchmark: Benchmark, protocol: ProtocolConfig) -> dict[str, Any]:
-    """The accuracies in percent; None for a task, class or environment without test images."""
+def score_protocols(
+    rankings: dict[str, Ranking], benchmark: Benchmark, protocol: ProtocolConfig
+) -> dict[str, ProtocolScores]:
     assert benchmark.test is not None and benchmark.test.label is not None
-    label, task, task_count = benchmark.test.label, benchmark.test.task, benchmark.task_count
-    numbers: dict[str, Any] = {"k": protocol.k, "temperature": protocol.temperature, "protocols": {}}
+    label, task = benchmark.test.label, benchmark.test.task
+    scores = {}
     for name in protocol.protocols:
-        ranking = rankings[name]
-        hit = ranking.prediction == label
-        numbers["protocols"][name] = {
-            "accuracy": percent_by(hit, task, task_count),
-            "top5": _top5(name, ranking, benchmark),
-            "per_class": percent_by(hit, label, benchmark.class_count),
-            "k_effective": list(ranking.k_effective),
-        }
-    predicted = rankings[TASK_LEVEL].prediction
-    numbers["task_level"] = {
-        "accuracy": percent(predicted == task),
-        "per_task": percent_by(predicted == task, task, task_count),
-        "confusion": torch.bincount(task * task_count + predicted, minlength=task_count**2)
-        .view(task_count, task_count)
-        .tolist(),
-    }
-    numbers["environments"] = {}
-    if benchmark.environments:
-        hit = rankings[WITHIN_ENVIRONMENT].prediction == label
-        accuracy = percent_by(hit, environment_of_task(benchmark)[task], len(benchmark.environments))
-        numbers["environments"] = dict(zip((name for name, _ in benchmark.environments), accuracy, strict=True))
-    return numbers
+        hit = rankings[name].prediction == label
+        scores[name] = ProtocolScores(
+            accuracy=percent_by(hit, task, benchmark.task_count),
+            top5=_top5(name, rankings[name], benchmark),
+            per_class=percent_by(hit, label, benchmark.class_count),
+            k_effective=list(rankings[name].k_effective),
+        )
+    return scores
+
+
+def score_task_level(rankings: dict[str, Ranking], benchmark: Benchmark) -> TaskLevelScores:
+    assert benchmark.test is not None
+    task, count, predicted = benchmark.test.task, benchmark.task_count, rankings[TASK_LEVEL].prediction
+    confusion = torch.bincount(task * count + predicted, minlength=count**2).view(count, count)
+    return TaskLevelScores(
+        accuracy=percent(predicted == task),
+        per_task=percent_by(predicted == task, task, count),
+        confusion=confusion.tolist(),
+    )
+
+
+def _score_environments(rankings: dict[str, Ranking], benchmark: Benchmark) -> dict[str, float | None]:
+    if not benchmark.environments:
+        return {}
+    assert benchmark.test is not None and benchmark.test.label is not None
+    hit = rankings[WITHIN_ENVIRONMENT].prediction == benchmark.test.label
+    environment = environment_of_task(benchmark)[benchmark.test.task]
+    accuracy = percent_by(hit, environment, len(benchmark.environments))
+    return dict(zip((name for name, _ in benchmark.environments), accuracy, strict=True))
 
 
 def _top5(name: str, ranking: Ranking, benchmark: Benchmark) -> list[float | None]:
-    """Per task; None where five guesses cover all the classes to choose from. A class without a vote is no guess."""
+    """Per task; None where five guesses cover all classes to choose from. A class without a vote is not a guess."""
     assert benchmark.test is not None and benchmark.test.label is not None
     hit = (ranking.classes == benchmark.test.label.unsqueeze(1)).any(dim=1)
     choices = [len(task) if name.startswith("task-aware") else benchmark.class_count for task in benchmark.tasks]
@@ -139,12 +146,12 @@ def _unlabelled_arrays(features: Features) -> dict[str, Tensor]:
     if features.test is None:
         return {}
     projected, points = geometry.projection(features.bank, features.test)
-    queried, found = geometry.neighbours(features.bank, features.test)
+    queried, neighbours = geometry.neighbours(features.bank, features.test)
     return {
         "projection.indices": projected,
         "projection.points": points,
         "neighbours.indices": queried,
-        "neighbours.bank": found,
+        "neighbours.bank": neighbours,
     }
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from osiris.augment.views import normalise
 from osiris.console import Ticker
 from osiris.data.base import Benchmark, Images
 from osiris.files import write_atomically
@@ -50,13 +51,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def normalise_images(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 [B, 3, H, W] -> float32 (x / 255 - mean) / std on the same device."""
-    shift = torch.tensor(mean, dtype=torch.float32, device=images.device).view(1, 3, 1, 1)
-    scale = torch.tensor(std, dtype=torch.float32, device=images.device).view(1, 3, 1, 1)
-    return (images.float() / 255 - shift) / scale
-
-
 def embed(
     encoder: nn.Module,
     images: Images,
@@ -79,7 +73,7 @@ def embed(
     with evaluating(encoder):
         for start in range(0, len(indices), batch_size):
             part = indices[start : start + batch_size]
-            batch = normalise_images(images.take(part).to(device, non_blocking=True), mean, std)
+            batch = normalise(images.take(part).to(device, non_blocking=True), mean, std)
             features = encoder(batch).float()
             assert features.ndim == 2 and len(features) == len(part), f"an encoder returns [B, d], not {features.shape}"
             if start == 0:

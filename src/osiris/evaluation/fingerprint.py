@@ -1,4 +1,4 @@
-"""The protocol fingerprint: what two numbers must share to be comparable. Seeds and methods are no part of it."""
+"""The protocol fingerprint: what two numbers must share to be comparable. It excludes the seed and the method."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.metrics_file import Fingerprint
 
 if TYPE_CHECKING:
     from osiris.data.base import Benchmark  # imports torch, which a table of finished runs does not need
 
 
-def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> dict[str, Any]:
-    """The fields, and `hash`, twelve hexadecimal digits of all of them."""
+def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> Fingerprint:
     fields = {
         "benchmark": benchmark.name,
         "train_images": len(benchmark.train),
@@ -30,7 +30,7 @@ def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_descript
         "random_encoders": protocol.random_encoders,
         "encoder": encoder_description,
     }
-    return {**fields, "hash": digest(fields)}
+    return Fingerprint(**fields, hash=digest(fields))
 
 
 def digest(value: Any) -> str:
@@ -39,35 +39,33 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def differences(fingerprints: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def differences(fingerprints: Sequence[Fingerprint]) -> dict[str, list[Any]]:
     """Field -> its distinct values, for the fields that differ."""
-    names = sorted({name for one in fingerprints for name in one} - {"hash"})
-    found: dict[str, list[Any]] = {}
-    for name in names:
-        values: list[Any] = []
-        for one in fingerprints:
-            if one.get(name) not in values:
-                values.append(one.get(name))
-        if len(values) > 1:
-            found[name] = values
-    return found
+    records = [fingerprint.plain() for fingerprint in fingerprints]
+    values: dict[str, list[Any]] = {}
+    for name in sorted(set(Fingerprint.__struct_fields__) - {"hash"}):
+        distinct = []
+        for record in records:
+            if record[name] not in distinct:
+                distinct.append(record[name])
+        if len(distinct) > 1:
+            values[name] = distinct
+    return values
 
 
-def require_same(fingerprints: dict[str, dict[str, Any]]) -> None:
+def require_same(fingerprints: dict[str, Fingerprint]) -> None:
     """Refuse to mix numbers of different protocols; the message names the fields and one run for each value."""
-    different = differences(list(fingerprints.values()))
-    if not different:
-        return
     lines = []
-    for name, values in different.items():
+    for name, values in differences(list(fingerprints.values())).items():
         cases = []
         for value in values:
-            runs = [run for run, one in fingerprints.items() if one.get(name) == value]
+            runs = [run for run, one in fingerprints.items() if getattr(one, name) == value]
             more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
             cases.append(f"{json.dumps(value)} in {runs[0]}{more}")
         lines.append(f"  {name}: {'; '.join(cases)}")
-    raise UserError(
-        "these runs were measured under different protocols, so their numbers cannot stand in one table:\n"
-        + "\n".join(lines)
-        + "\nCompare runs that agree in these fields, or evaluate them again under one protocol."
-    )
+    if lines:
+        raise UserError(
+            "these runs were measured under different protocols, so one table cannot hold their numbers:\n"
+            + "\n".join(lines)
+            + "\nCompare runs that agree in these fields, or evaluate them again under one protocol."
+        )

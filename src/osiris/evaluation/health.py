@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from osiris.augment.views import TwoViews
 from osiris.data.base import Benchmark
 from osiris.evaluation.features import evaluating
+from osiris.evaluation.metrics_file import Health
 from osiris.randomness import generator
 
 HEALTH_IMAGES = 4096
@@ -67,18 +68,18 @@ def uniformity(features: Tensor) -> float | None:
     return math.log(float(apart.sum()) / pairs)
 
 
-def health(features: Tensor, views: tuple[Tensor, Tensor] | None = None) -> dict[str, float | int | None]:
+def health(features: Tensor, views: tuple[Tensor, Tensor] | None = None) -> Health:
     """The numbers for features [N, d] (a fixed subset of them); `alignment` only if two views' embeddings are given."""
     features = features[fixed_subset(len(features), HEALTH_IMAGES).to(features.device)].cpu()
     deviation, dimension = feature_deviation(features), features.shape[1]
-    return {
-        "dimension": dimension,
-        "feature_deviation": deviation,
-        "spread": deviation * math.sqrt(dimension),
-        "effective_rank": effective_rank(features),
-        "uniformity": uniformity(features[:: max(1, len(features) // 2048)]),
-        "alignment": None if views is None else alignment(*views),
-    }
+    return Health(
+        dimension=dimension,
+        feature_deviation=deviation,
+        spread=deviation * math.sqrt(dimension),
+        effective_rank=effective_rank(features),
+        uniformity=uniformity(features[:: max(1, len(features) // 2048)]),
+        alignment=None if views is None else alignment(*views),
+    )
 
 
 def embed_two_views(
@@ -92,15 +93,14 @@ def embed_two_views(
     return first, second
 
 
-def collapsed(numbers: dict[str, float | int | None]) -> str | None:
+def collapsed(numbers: Health) -> str | None:
     """A warning if the representation has collapsed, else None.
 
     `spread` is the feature deviation relative to 1 / sqrt(d). Untrained encoders of this family have a spread of 0.1
     to 0.4 and an effective rank above 10 on CIFAR-100: the thresholds lie well below that. All images in one point
     show in the spread (rank then measures noise), a few directions left show in the rank.
     """
-    spread, rank, dimension = numbers["spread"], numbers["effective_rank"], numbers["dimension"]
-    assert spread is not None and rank is not None and dimension is not None
+    spread, rank, dimension = numbers.spread, numbers.effective_rank, numbers.dimension
     if spread < COLLAPSED_SPREAD:
         return (
             f"the representation has collapsed: features of different images are almost the same (spread {spread:.3f},"

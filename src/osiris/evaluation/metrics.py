@@ -1,16 +1,29 @@
-"""A F K C T: pure functions of the accuracy matrix (Sec. 4.1).
+"""Percentages of correct predictions, and A F K C T as pure functions of the accuracy matrix (Sec. 4.1).
 
 `accuracy[t, i]` is the accuracy in percent on the test images of task i after training on task t (both from 0 here,
-from 1 in the paper). A run that has not finished gives n < T rows; then "the final model" is the last row and a mean
-over tasks that needs a row of its own stops at the tasks trained so far. NaN marks a task without test images; means
-leave it out.
+from 1 in the paper). An unfinished run gives n < T rows: the last row then counts as the final model, and means over
+tasks stop at the tasks trained so far. NaN marks a task without test images; means leave it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def percent(hit: Tensor) -> float | None:
+    """100 * hits / images; None without images."""
+    return 100 * int(hit.sum()) / len(hit) if len(hit) else None
+
+
+def percent_by(hit: Tensor, group: Tensor, count: int) -> list[float | None]:
+    """Percent of hits in each group 0 to count - 1; members of group -1 are left out."""
+    return [percent(hit[group == number]) for number in range(count)]
 
 
 def as_matrix(rows: Sequence[Sequence[float | None]] | np.ndarray) -> np.ndarray:
@@ -48,7 +61,7 @@ def all_metrics(
     random_accuracy: np.ndarray | None = None,
     continual: bool = True,
 ) -> dict[str, float | None]:
-    """The five numbers by letter; None where a number does not exist.
+    """The five numbers by letter; None where one is not defined.
 
     `task_level` is the task-level KNN accuracy of the final model, which is C. A run that is not continual (offline)
     has a single row and only A and C; so has a benchmark of one task.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as functional
@@ -18,8 +17,9 @@ from osiris.data.base import Benchmark
 from osiris.errors import unknown
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.features import Features
-from osiris.evaluation.questions import membership
-from osiris.evaluation.scores import percent_by
+from osiris.evaluation.metrics import percent_by
+from osiris.evaluation.metrics_file import ProbeScores
+from osiris.evaluation.protocols import membership
 from osiris.randomness import generator
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -82,7 +82,7 @@ def fit_with(
     return LinearProbe(mean, scale, weight.detach(), bias.detach(), l2)
 
 
-def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) -> dict[str, Any]:
+def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) -> dict[str, ProbeScores]:
     """By protocol: `accuracy` per task in percent (None without test images) and the chosen `l2` of each classifier.
 
     class-agnostic: one classifier of all classes. task-aware: one for each task, fitted on the images of its classes.
@@ -90,14 +90,15 @@ def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) ->
     """
     test, label = benchmark.test, benchmark.bank.label
     assert features.test is not None and test is not None and test.label is not None and label is not None
-    numbers: dict[str, Any] = {}
+    scores = {}
     whole = None
     for name in protocols:
         if name == "task-aware":
             predicted, l2 = _separately(features, benchmark)
         elif name in PROTOCOLS:
             whole = whole or fit(features.bank, label.to(features.bank.device), benchmark.class_count)
-            logits, l2 = whole.logits(features.test).cpu(), [whole.l2]
+            logits = whole.logits(features.test).cpu()
+            l2: list[float | None] = [whole.l2]
             if name == "task-aware-masked":
                 allowed = membership(benchmark.tasks, benchmark.class_count)[test.task]
                 logits = logits.masked_fill(~allowed, -torch.inf)
@@ -105,8 +106,8 @@ def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) ->
         else:
             raise unknown("protocol", name, PROTOCOLS)
         accuracy = percent_by(predicted == test.label, test.task, benchmark.task_count)
-        numbers[name] = {"accuracy": accuracy, "l2": l2}
-    return numbers
+        scores[name] = ProbeScores(accuracy=accuracy, l2=l2)
+    return scores
 
 
 def _separately(features: Features, benchmark: Benchmark) -> tuple[Tensor, list[float | None]]:

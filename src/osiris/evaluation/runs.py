@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from osiris.console import notice
 from osiris.errors import UserError
-from osiris.evaluation.config import METRICS
+from osiris.evaluation.metrics_file import Fingerprint, RunMetrics, read_metrics
 from osiris.files import read_json
 
 
@@ -21,15 +21,35 @@ class Run:
     """A run directory with its metrics.json."""
 
     path: Path
-    metrics: dict[str, Any]
+    metrics: RunMetrics
 
-    method = property(lambda self: self.metrics["method"])
-    benchmark = property(lambda self: self.metrics["benchmark"])
-    seed = property(lambda self: self.metrics["seed"])
-    fingerprint = property(lambda self: self.metrics["fingerprint"])
-    continual = property(lambda self: self.metrics.get("continual", True))
-    complete = property(lambda self: self.metrics.get("complete", True))
-    protocols = property(lambda self: list(self.metrics["protocols"]))
+    @property
+    def method(self) -> str:
+        return self.metrics.method
+
+    @property
+    def benchmark(self) -> str:
+        return self.metrics.benchmark
+
+    @property
+    def seed(self) -> int:
+        return self.metrics.seed
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self.metrics.fingerprint
+
+    @property
+    def continual(self) -> bool:
+        return self.metrics.continual
+
+    @property
+    def complete(self) -> bool:
+        return self.metrics.complete
+
+    @property
+    def protocols(self) -> list[str]:
+        return list(self.metrics.protocols)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -42,11 +62,10 @@ class Run:
 
     def values(self, protocol: str) -> dict[str, float | None]:
         """A F K C T under one protocol."""
-        if protocol not in self.metrics["protocols"]:
-            have = ", ".join(self.protocols) or "none: its images have no labels"
-            raise UserError(f"{self.path} has no numbers under the protocol {protocol!r} (it has {have}).")
-        found = self.metrics["protocols"][protocol]
-        return {name: found.get(name) for name in METRICS}
+        if protocol not in self.protocols:
+            available = ", ".join(self.protocols) or "none, because its images have no labels"
+            raise UserError(f"{self.path} has no numbers under the protocol {protocol!r}; it has {available}.")
+        return self.metrics[protocol].values()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of the last evaluation at the end of a task; empty if the files were not copied along.
@@ -76,50 +95,8 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
         if not found:
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
         for file in found:
-            runs.setdefault(file.parent.resolve(), _load(file))
+            runs.setdefault(file.parent.resolve(), Run(file.parent, read_metrics(file)))
     return list(runs.values())
-
-
-def table(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One row per run and protocol, ready for `pandas.DataFrame(...)`."""
-    return [
-        {
-            "run": str(run.path),
-            "method": run.method,
-            "benchmark": run.benchmark,
-            "seed": run.seed,
-            "protocol": protocol,
-            "fingerprint": run.fingerprint["hash"],
-            "continual": run.continual,
-            "complete": run.complete,
-            **run.values(protocol),
-        }
-        for run in runs
-        for protocol in run.protocols
-    ]
-
-
-def accuracy_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One row per entry of the accuracy matrices: accuracy on `task` after training on `after_task` (both from 1)."""
-    rows = []
-    for run in runs:
-        for protocol in run.protocols:
-            matrix = run.metrics["protocols"][protocol]["accuracy_matrix"]
-            first = 1 if run.continual else len(matrix[0])
-            rows += [
-                {
-                    "run": str(run.path),
-                    "method": run.method,
-                    "seed": run.seed,
-                    "protocol": protocol,
-                    "after_task": first + t,
-                    "task": i + 1,
-                    "accuracy": accuracy,
-                }
-                for t, row in enumerate(matrix)
-                for i, accuracy in enumerate(row)
-            ]
-    return rows
 
 
 def _find(folder: Path) -> list[Path]:
@@ -133,18 +110,6 @@ def _find(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [file for inner in sorted(folder.iterdir()) if inner.is_dir() for file in _find(inner)]
-
-
-def _load(file: Path) -> Run:
-    try:
-        metrics = read_json(file)
-        run = Run(file.parent, metrics)
-        missing = [name for name in ("method", "benchmark", "seed", "fingerprint", "protocols") if name not in metrics]
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{file} is not readable as JSON ({error}); was the copy interrupted?") from None
-    if missing:
-        raise UserError(f"{file} is not the metrics of a run: it lacks {', '.join(missing)}.")
-    return run
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -115,7 +115,7 @@ def check(runs: Sequence[Run]) -> None:
     require_same({str(run.path): run.fingerprint for run in runs})
     for run in runs:
         if not run.complete:
-            done, all_tasks = len(run.metrics["evaluations"]), len(run.metrics["task_names"])
+            done, all_tasks = len(run.metrics.evaluations), len(run.metrics.task_names)
             raise UserError(f"{run.path} has finished {done} of {all_tasks} tasks; let it finish, or leave it out.")
 
 
@@ -139,10 +139,8 @@ def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
 
 def _title(runs: Sequence[Run], protocol: str) -> str:
     about = runs[0].fingerprint
-    known = [f"k = {about['k']}"] if "k" in about else []
-    known += [f"tau = {about['temperature']}"] if "temperature" in about else []
-    known += [f"bank of {about['bank_images']:,} images"] if "bank_images" in about else []
-    return f"{runs[0].benchmark}, {protocol} KNN ({', '.join([*known, 'fingerprint ' + about['hash']])})"
+    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
+    return f"{runs[0].benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
 
 
 def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     for label, items in study.continual.items():
         method, networks = items[0].composition, shapes(items[0])
         memory = items[0].run.config.get("learning.memory_size")
-        size = study.metrics["fingerprint"].get("image_size")
+        size = study.metrics.fingerprint.image_size
         if method and networks and memory and size:
             sizes[label] = measure_storage(method, *networks, memory, (3, size[0], size[1]))
     return sizes

@@ -46,7 +46,7 @@ def find_images(study: Study) -> Source:
         benchmark = load_benchmark(config)
     except (UserError, OSError) as error:
         return Source(None, f"images are left out: {error}")
-    if benchmark.checksum != study.metrics["fingerprint"].get("split"):
+    if benchmark.checksum != study.metrics.fingerprint.split:
         return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
     return Source(benchmark)
 

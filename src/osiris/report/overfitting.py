@@ -46,7 +46,7 @@ def _from_checkpoints(wanted: list[StudyRun], source: Source, cache: Path, slow:
     left_out = 0
     with progress("overfitting to the memory, from checkpoints", len(wanted)) as ticker:
         for item in wanted:
-            kept = cache / f"overfitting-{digest([str(item.path.resolve()), item.run.metrics['fingerprint']])}.json"
+            kept = cache / f"overfitting-{digest([str(item.path.resolve()), item.run.fingerprint.plain()])}.json"
             if kept.exists():
                 points = [(float(x), values) for x, values in read_json(kept)]
             elif not slow and time.monotonic() - started > PATIENCE:

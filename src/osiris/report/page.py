@@ -96,7 +96,7 @@ def _title(found: Sequence[Study]) -> str:
 
 def _scale(study: Study) -> str:
     """`10 tasks, ResNet of width 16`"""
-    encoder = study.metrics["fingerprint"].get("encoder", {})
+    encoder = study.metrics.fingerprint.encoder
     width = f", encoder of width {encoder['width']}" if "width" in encoder else ""
     return f"{len(study.task_names)} tasks{width}"
 
@@ -105,11 +105,10 @@ def _lead(found: Sequence[Study]) -> str:
     """Who was compared on what, in a sentence or two."""
     sentences = []
     for study in found:
-        about = study.metrics["fingerprint"]
         labels = sorted({item.label for item in study.main}, key=order_of)
         names = ", ".join(f"<b>{html.escape(name)}</b>" for name in labels[:6])
         more = f" and {len(labels) - 6} more" if len(labels) > 6 else ""
-        images = f"{about['train_images']:,} training images" if "train_images" in about else "unlabelled images"
+        images = f"{study.metrics.fingerprint.train_images:,} training images"
         sentences.append(
             f"{names}{more} on {html.escape(study.benchmark)}: {images} without labels, in "
             f"{len(study.task_names)} tasks seen one after the other ({html.escape(seeds_of(study.main))})."

@@ -39,7 +39,7 @@ def _section(study: Study, name: str, title: str, short: str, intro: str, blocks
 
 def results(book: ReportWriter, study: Study, source: Source) -> list[Section]:
     if not study.labelled or not study.protocols:
-        book.lacks(f"{study.benchmark}: {study.metrics.get('missing', 'the images have no labels')}.")
+        book.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
         return []
     blocks = book.figure(training_figures.overview(study))
     for protocol in study.protocols:

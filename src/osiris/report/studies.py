@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.metrics_file import RunMetrics, Scores
 from osiris.evaluation.runs import Run
 from osiris.files import read_json
 from osiris.framework.composition import method_from_dict
@@ -41,7 +43,7 @@ class StudyRun:
 
     @property
     def norm(self) -> str:
-        return self.run.fingerprint.get("encoder", {}).get("norm", "gn")
+        return self.run.fingerprint.encoder.get("norm", "gn")
 
     @cached_property
     def environment(self) -> list[dict[str, Any]]:
@@ -87,7 +89,7 @@ class StudyRun:
 
     @property
     def task_count(self) -> int:
-        return len(self.run.metrics["task_names"])
+        return len(self.run.metrics.task_names)
 
     @cached_property
     def steps(self) -> list[int]:
@@ -108,12 +110,12 @@ class StudyRun:
         """Every evaluation of the run, in order."""
         metrics = self.run.metrics
         found = []
-        for number, entry in enumerate(metrics["evaluations"]):
+        for number, entry in enumerate(metrics.evaluations):
             x = float(number + 1) if self.run.continual else float(self.task_count)
             found.append(_point(x, entry, protocol))
-        for entry in metrics.get("curve", []):
+        for entry in metrics.curve or []:
             if self.steps:
-                found.append(_point(self.place(entry["task"], entry["step"]), entry, protocol))
+                found.append(_point(self.place(entry.task, entry.step), entry, protocol))
         return sorted(found, key=lambda point: point.x)
 
     def arrays(self, task: int | None = None) -> dict[str, np.ndarray]:
@@ -126,9 +128,10 @@ class StudyRun:
         return load_file(path) if path.exists() else {}
 
 
-def _point(x: float, entry: dict[str, Any], protocol: str) -> Point:
-    accuracy = [np.nan if value is None else value for value in entry["protocols"][protocol]["accuracy"]]
-    return Point(x, np.array(accuracy, dtype=np.float64), entry["task_level"]["accuracy"])
+def _point(x: float, entry: Scores, protocol: str) -> Point:
+    accuracy = [np.nan if value is None else value for value in entry.protocols[protocol].accuracy]
+    assert entry.task_level.accuracy is not None
+    return Point(x, np.array(accuracy, dtype=np.float64), entry.task_level.accuracy)
 
 
 @dataclass(frozen=True)
@@ -143,20 +146,20 @@ class Study:
         return self.runs[0].run.benchmark
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> RunMetrics:
         return self.runs[0].run.metrics
 
     @property
     def task_names(self) -> list[str]:
-        return self.metrics["task_names"]
+        return self.metrics.task_names
 
     @property
     def environments(self) -> list[tuple[str, list[int]]]:
-        return [(name, tasks) for name, tasks in self.metrics.get("environments", [])]
+        return self.metrics.environments
 
     @property
     def labelled(self) -> bool:
-        return bool(self.metrics.get("labelled", True))
+        return self.metrics.labelled
 
     @property
     def protocols(self) -> list[str]:
@@ -202,9 +205,7 @@ class Study:
 
     def untrained(self, protocol: str) -> float | None:
         """A of untrained encoders."""
-        known = self.main[0].run.metrics["protocols"][protocol].get("random_baseline")
-        values = [value for value in known or [] if value is not None]
-        return sum(values) / len(values) if values else None
+        return self.main[0].run.metrics[protocol].untrained
 
 
 def studies(runs: Sequence[Run]) -> list[Study]:
@@ -224,8 +225,8 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 
 def _setting(run: Run) -> str:
     """What two runs must share, apart from the normalisation of the encoder."""
-    fields = {name: value for name, value in run.fingerprint.items() if name != "hash"}
-    fields["encoder"] = {name: value for name, value in fields.get("encoder", {}).items() if name != "norm"}
+    fields = {name: value for name, value in run.fingerprint.plain().items() if name != "hash"}
+    fields["encoder"] = {name: value for name, value in fields["encoder"].items() if name != "norm"}
     return digest(fields)
 
 
@@ -241,7 +242,7 @@ def _labelled(items: list[StudyRun]) -> list[StudyRun]:
         ]
         detail = ", ".join(f"{name.split('.', 1)[1]}={item.run.config[name]}" for name in differing)
         label = f"{item.method} ({detail})" if detail else item.method
-        labelled.append(replace(item, run=Run(item.run.path, item.run.metrics | {"method": label})))
+        labelled.append(replace(item, run=Run(item.run.path, msgspec.structs.replace(item.run.metrics, method=label))))
     return labelled
 
 

@@ -97,7 +97,7 @@ def environment_table(study: Study) -> Table | None:
 
 
 def _environments(items: list[StudyRun], name: str) -> list[float]:
-    found = [item.run.metrics["evaluations"][-1]["environments"].get(name) for item in items]
+    found = [(item.run.metrics.evaluations[-1].environments or {}).get(name) for item in items]
     return [value for value in found if value is not None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,21 @@ import torch.distributed as dist
 from osiris import processes
 from osiris.console import warn
 from osiris.data.base import Benchmark
-from osiris.evaluation.baseline import random_baseline
+from osiris.data.cache import cache_root
+from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.evaluate import Evaluation, evaluate_features
 from osiris.evaluation.features import Features, embed_benchmark, join_shards
 from osiris.evaluation.fingerprint import fingerprint
 from osiris.evaluation.health import collapsed, embed_two_views
-from osiris.evaluation.summary import build_metrics
-from osiris.files import read_json, write_json
+from osiris.evaluation.metrics_file import (
+    CurveScores,
+    RunMetrics,
+    Scores,
+    build_metrics,
+    mean_present,
+    read_record,
+    write_record,
+)
 from osiris.models import build_encoder
 from osiris.training.checkpoint import save_tensors
 from osiris.training.config import Config, to_dict
@@ -56,23 +63,19 @@ def write_evaluation(folder: Path, name: str, features: Features, evaluation: Ev
     if keep:
         features.save(folder / f"{name}-features.safetensors")
     save_tensors(folder / f"{name}.safetensors", evaluation.arrays)
-    write_json(folder / f"{name}.json", evaluation.numbers)
+    write_record(folder / f"{name}.json", evaluation.numbers)
 
 
-def shown(numbers: dict[str, Any]) -> dict[str, float]:
+def shown(numbers: Scores) -> dict[str, float | None]:
     """The few numbers that the live view shows, each with its protocol."""
-    if not numbers.get("labelled"):
-        return {"effective rank": numbers["health"]["effective_rank"]}
-    values = {}
-    for protocol, entry in numbers["protocols"].items():
-        accuracies = [value for value in entry["accuracy"] if value is not None]
-        values[f"accuracy ({protocol})"] = sum(accuracies) / len(accuracies)
-    values["task level"] = numbers["task_level"]["accuracy"]
-    return values
+    if not numbers.labelled:
+        return {"effective rank": numbers.health.effective_rank}
+    values = {f"accuracy ({name})": mean_present(scores.accuracy) for name, scores in numbers.protocols.items()}
+    return values | {"task level": numbers.task_level.accuracy}
 
 
-def warn_of_collapse(numbers: dict[str, Any]) -> None:
-    message = collapsed(numbers["health"])
+def warn_of_collapse(numbers: Scores) -> None:
+    message = collapsed(numbers.health)
     if message:
         warn(message)
 
@@ -81,31 +84,28 @@ def encoder_description(config: Config) -> dict[str, Any]:
     return to_dict(config.encoder)
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("OSIRIS_CACHE", Path.home() / ".cache" / "osiris")).expanduser()
-
-
-def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> dict[str, Any] | None:
+def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> Baseline | None:
     """R_i of untrained encoders, without zero-initialised last norms (those would make every block the identity)."""
-    identity = fingerprint(benchmark, config.evaluation, encoder_description(config))["hash"]
-    return random_baseline(
+    identity = fingerprint(benchmark, config.evaluation, encoder_description(config)).hash
+    return untrained_baseline(
         lambda seed: build_encoder(config.encoder, seed, zero_init_last=False),
         benchmark,
         config.evaluation,
-        cache_folder() / "baselines",
+        cache_root() / "baselines",
         f"{identity}-threads{torch.get_num_threads()}",
         device,
     )
 
 
 def summarise(
-    config: Config, method: str, stream: str, benchmark: Benchmark, folder: Path, baseline: dict[str, Any] | None
-) -> dict[str, Any]:
+    config: Config, method: str, stream: str, benchmark: Benchmark, folder: Path, baseline: Baseline | None
+) -> RunMetrics:
     """metrics.json of a finished run, from the files that its tasks left."""
     continual = stream == "continual"
     count = benchmark.task_count if continual else 1
-    evaluations = [read_json(folder / f"task-{task + 1:02d}.json") for task in range(count)]
+    evaluations = [read_record(folder / f"task-{task + 1:02d}.json", Scores) for task in range(count)]
     identity = fingerprint(benchmark, config.evaluation, encoder_description(config))
-    metrics = build_metrics(method, benchmark, config.seed, evaluations, baseline, identity, continual)
-    curve = [read_json(path) for path in sorted(folder.glob("curve-*.json"))]
-    return metrics | {"curve": curve, "preset": config.preset}
+    curve = [read_record(path, CurveScores) for path in sorted(folder.glob("curve-*.json"))]
+    untrained = baseline and baseline.protocols
+    seed, preset = config.seed, config.preset
+    return build_metrics(method, benchmark, seed, evaluations, untrained, identity, continual, curve, preset)

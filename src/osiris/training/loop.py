@@ -22,7 +22,8 @@ from osiris.console import notice
 from osiris.data.base import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.evaluation.features import Features
-from osiris.files import read_json, write_json
+from osiris.evaluation.metrics_file import RunMetrics, read_metrics, write_record
+from osiris.files import write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.training import checkpoint
@@ -62,7 +63,7 @@ class Position:
     """Time so far, over all starts."""
 
 
-def train(config: Config, out: Path, quiet: bool = False) -> dict[str, Any]:
+def train(config: Config, out: Path, quiet: bool = False) -> RunMetrics | None:
     """Run, or continue, the run that `config` describes in the directory `out`; returns its metrics.
 
     With several processes the first one writes, speaks and gets the metrics; the others return nothing.
@@ -78,7 +79,7 @@ def train(config: Config, out: Path, quiet: bool = False) -> dict[str, Any]:
         if processes.agree(first and directory.metrics.exists()):
             if first:
                 notice(f"{out} is already finished; its metrics stand. Remove the directory to run it again.")
-            return read_json(directory.metrics) if first else {}
+            return read_metrics(directory.metrics) if first else None
         config = same_threads(config)
         with processes.together():
             prepare(config, device)
@@ -137,7 +138,7 @@ class Run:
     def _phase(self) -> Phase:
         return self.phases[self.position.task]
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> RunMetrics | None:
         """Train, end, evaluate, task by task; then the metrics of the whole."""
         try:
             self._measure_baseline()
@@ -234,7 +235,7 @@ class Run:
         total = self._total(phase, step)
         if name.startswith("curve"):
             where = {"task": phase.task, "step": step, "total_step": total}
-            write_json(folder / f"{name}.json", where | evaluation.numbers)
+            write_json(folder / f"{name}.json", where | evaluation.numbers.plain())
         else:
             write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
         warn_of_collapse(evaluation.numbers)
@@ -251,13 +252,13 @@ class Run:
             if processes.rank() == 0:
                 self.baseline = baseline_of(self.config, self.benchmark, self.device)
 
-    def _finish(self) -> dict[str, Any]:
-        metrics: dict[str, Any] = {}
+    def _finish(self) -> RunMetrics | None:
+        metrics = None
         with processes.together():
             if processes.rank() == 0:
                 method, folder = self.method, self.directory.evaluation
                 metrics = summarise(self.config, method.name, method.stream, self.benchmark, folder, self.baseline)
-                write_json(self.directory.metrics, metrics)
+                write_record(self.directory.metrics, metrics)
         return metrics
 
     def _emit(self, record: dict[str, Any] | None) -> None:

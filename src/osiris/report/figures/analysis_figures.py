@@ -187,9 +187,9 @@ def health(study: Study) -> Figure | None:
 
 
 def _health(item: StudyRun, field: str) -> tuple[np.ndarray, np.ndarray]:
-    entries = item.run.metrics["evaluations"]
+    entries = item.run.metrics.evaluations
     xs = [float(number + 1) if item.run.continual else float(item.task_count) for number in range(len(entries))]
-    values = [entry["health"].get(field) for entry in entries]
+    values = [getattr(entry.health, field) for entry in entries]
     pairs = [(x, value) for x, value in zip(xs, values) if value is not None]
     return np.array([x for x, _ in pairs]), np.array([value for _, value in pairs], dtype=np.float64)
 
@@ -199,9 +199,7 @@ def forgotten_classes(study: Study, protocol: str, source: Source) -> Figure | N
     found: dict[str, np.ndarray] = {}
     for label, items in study.few().items():
         each = [
-            forgetting.per_class(
-                [entry["protocols"][protocol]["per_class"] for entry in item.run.metrics["evaluations"]]
-            )
+            forgetting.per_class([entry.protocols[protocol].per_class for entry in item.run.metrics.evaluations])
             for item in items
         ]
         found[label] = np.mean(each, axis=0)

@@ -215,7 +215,7 @@ def accuracy_matrices(study: Study, protocol: str) -> Figure:
 
 
 def mean_matrix(items: list[StudyRun], protocol: str) -> np.ndarray:
-    rows = [item.run.metrics["protocols"][protocol]["accuracy_matrix"] for item in items]
+    rows = [item.run.metrics[protocol].accuracy_matrix for item in items]
     return np.array(rows, dtype=np.float64).mean(axis=0)
 
 

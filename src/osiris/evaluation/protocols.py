@@ -1,4 +1,4 @@
-"""The protocols as questions to the KNN: who may vote for the class (or the task) of a test image."""
+"""The evaluation protocols as questions to the KNN: which bank images vote on a test image, and for what."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def membership(groups: Sequence[Sequence[int]], class_count: int) -> Tensor:
 
 
 def class_question(name: str, benchmark: Benchmark) -> Question:
-    """`class-agnostic`: the whole bank. `task-aware`: a separate bank of the classes of the image's task.
-    `task-aware-masked`: the neighbours from the whole bank, of whose votes only those for the task's classes count."""
+    """`class-agnostic`: the whole bank votes. `task-aware`: only bank images of the classes of the image's task vote.
+    `task-aware-masked`: the neighbours come from the whole bank, and only votes for the task's classes count."""
     test, label = benchmark.test, benchmark.bank.label
     assert test is not None and label is not None
     count = benchmark.class_count
@@ -46,17 +46,13 @@ def task_question(benchmark: Benchmark) -> Question:
 
 
 def environment_question(benchmark: Benchmark) -> Question:
-    """Table 5: the bank is restricted to the classes of the image's environment."""
+    """Table 5: only bank images of the classes of the image's environment vote."""
     test, label = benchmark.test, benchmark.bank.label
     assert test is not None and label is not None
-    classes = [environment_classes(benchmark, tasks) for _, tasks in benchmark.environments]
+    classes = [[label for task in tasks for label in benchmark.tasks[task]] for _, tasks in benchmark.environments]
     member = membership(classes, benchmark.class_count)
     group = environment_of_task(benchmark)[test.task]
     return Question(WITHIN_ENVIRONMENT, label, benchmark.class_count, columns=_columns(member, label), group=group)
-
-
-def environment_classes(benchmark: Benchmark, tasks: Sequence[int]) -> list[int]:
-    return sorted({label for task in tasks for label in benchmark.tasks[task]})
 
 
 def environment_of_task(benchmark: Benchmark) -> Tensor:

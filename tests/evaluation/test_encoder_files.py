@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from osiris.errors import UserError
-from osiris.evaluation.foreign import find_prefix, from_file, infer_config, load_foreign, map_keys
+from osiris.evaluation.encoder_files import find_prefix, from_file, infer_config, load_foreign, map_keys
 from osiris.models import EncoderConfig, build_encoder
 
 SMALL = EncoderConfig(width=8, blocks=(1, 2, 1, 1))

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from osiris.errors import UserError
+from osiris.evaluation.baselines import untrained_baseline
+from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.evaluate import evaluate_features
+from osiris.evaluation.features import embed_benchmark
+from osiris.evaluation.fingerprint import differences, fingerprint, require_same
+from osiris.evaluation.metrics_file import Scores, build_metrics, read_metrics, task_names, write_record
+
+PROTOCOL = ProtocolConfig(k=3, random_encoders=2)
+
+
+class Linear(nn.Module):
+    """A random linear map of the pixels, by seed."""
+
+    built = 0
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        Linear.built += 1
+        self.register_buffer("matrix", torch.randn(48, 6, generator=torch.Generator().manual_seed(seed)))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.matrix
+
+
+@pytest.fixture
+def benchmark_(make_benchmark):
+    return make_benchmark(torch.arange(60) % 6, torch.arange(24) % 6, ((0, 1), (2, 3), (4, 5)))
+
+
+def numbers_of(benchmark, seed: int) -> Scores:
+    return evaluate_features(embed_benchmark(Linear(seed), benchmark), benchmark, PROTOCOL).numbers
+
+
+def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
+    evaluations = [numbers_of(benchmark_, seed) for seed in (10, 11, 12)]
+    baseline = untrained_baseline(Linear, benchmark_, PROTOCOL, None, "linear")
+    mark = fingerprint(benchmark_, PROTOCOL, {"width": 6})
+    assert baseline is not None
+    built = build_metrics("ft", benchmark_, 7, evaluations, baseline.protocols, mark)
+    write_record(tmp_path / "metrics.json", built)
+    metrics = read_metrics(tmp_path / "metrics.json")
+    assert metrics == built and {"curve", "preset", "missing"}.isdisjoint(
+        json.loads((tmp_path / "metrics.json").read_text())
+    )
+    assert (metrics.method, metrics.benchmark, metrics.seed, metrics.complete) == ("ft", "made", 7, True)
+    assert metrics.task_level == [one.task_level.accuracy for one in evaluations]
+    for name in PROTOCOL.protocols:
+        matrix = np.array([one.protocols[name].accuracy for one in evaluations])
+        assert metrics[name].accuracy_matrix == matrix.tolist()
+        assert metrics[name].random_baseline == baseline.protocols[name]
+        assert pytest.approx(matrix[2].mean()) == metrics[name].A and metrics.task_level[-1] == metrics[name].C
+        transfer = [matrix[i - 1][i] - baseline.protocols[name][i] for i in (1, 2)]
+        assert pytest.approx(np.mean(transfer)) == metrics[name].T
+    with pytest.raises(UserError, match="no numbers under the protocol 'x'; it has class-agnostic, task-aware"):
+        metrics["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not readable as JSON"), ("{}", "missing required field `method`"), (None, "not exist")]
+)
+def test_a_file_that_is_not_metrics_is_refused(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "metrics.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_metrics(tmp_path / "metrics.json")
+
+
+def test_metrics_of_an_offline_and_of_an_unfinished_run(benchmark_):
+    one = numbers_of(benchmark_, 1)
+    mark = fingerprint(benchmark_, PROTOCOL, {})
+    offline = build_metrics("offline", benchmark_, 0, [one], None, mark, continual=False)
+    aware = offline["task-aware"]
+    assert offline.complete and aware.continual is False and len(aware.accuracy_matrix) == 1
+    assert aware.A is not None and aware.C is not None and aware.F is aware.K is aware.T is None
+    unfinished = build_metrics("ft", benchmark_, 0, [one, one], None, mark)
+    assert not unfinished.complete and unfinished["task-aware"].F == 0
+
+
+def test_metrics_without_labels(benchmark_):
+    bank = dataclasses.replace(benchmark_.bank, label=None)
+    unlabelled = dataclasses.replace(benchmark_, bank=bank, test=None, class_names=(), tasks=((), (), ()))
+    metrics = build_metrics(
+        "ft", unlabelled, 0, [numbers_of(unlabelled, 0)], None, fingerprint(unlabelled, PROTOCOL, {})
+    )
+    assert metrics.protocols == {} and metrics.task_level == [] and "no test images" in str(metrics.missing)
+
+
+def test_task_names(benchmark_):
+    assert task_names(benchmark_)[0] == "task 1 (class 0, class 1)"
+    placed = dataclasses.replace(benchmark_, environments=(("city", (0, 2)),))
+    assert task_names(placed)[2] == "task 3 (city)"
+    assert task_names(dataclasses.replace(benchmark_, task_names=("a", "b", "c"))) == ["a", "b", "c"]
+
+
+def test_baseline_is_the_mean_of_encoders_and_is_cached(benchmark_, tmp_path):
+    Linear.built = 0
+    first = untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/made")
+    assert first is not None and Linear.built == 2
+    each = [numbers_of(benchmark_, seed).protocols["class-agnostic"].accuracy for seed in (0, 1)]
+    assert first.protocols["class-agnostic"] == pytest.approx(np.mean(np.array(each), axis=0).tolist())
+    Linear.built = 0
+    assert untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/made") == first and Linear.built == 0
+    untrained_baseline(Linear, benchmark_, dataclasses.replace(PROTOCOL, random_encoders=3), tmp_path, "linear/made")
+    assert Linear.built == 1  # only the third is new
+    untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/other data")
+    untrained_baseline(Linear, benchmark_, dataclasses.replace(PROTOCOL, k=4), tmp_path, "linear/made")
+    assert Linear.built == 5
+
+
+def test_no_baseline_where_none_makes_sense(benchmark_, tmp_path):
+    assert untrained_baseline(Linear, dataclasses.replace(benchmark_, test=None), PROTOCOL, tmp_path, "x") is None
+    none = dataclasses.replace(PROTOCOL, random_encoders=0)
+    assert untrained_baseline(Linear, benchmark_, none, tmp_path, "x") is None
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("k", {"protocol": ProtocolConfig(k=4, random_encoders=2)}),
+        ("temperature", {"protocol": ProtocolConfig(k=3, random_encoders=2, temperature=0.2)}),
+        ("encoder", {"encoder": {"width": 64}}),
+        ("split", {"benchmark": {"checksum": "other"}}),
+        ("task_order", {"benchmark": {"tasks": ((2, 3), (0, 1), (4, 5))}}),
+    ],
+)
+def test_fingerprint_changes_with_what_matters(benchmark_, field, changed):
+    before = fingerprint(benchmark_, PROTOCOL, {"width": 6})
+    benchmark = dataclasses.replace(benchmark_, **changed.get("benchmark", {}))
+    after = fingerprint(benchmark, changed.get("protocol", PROTOCOL), changed.get("encoder", {"width": 6}))
+    assert before.hash != after.hash and list(differences([before, after])) == [field]
+    with pytest.raises(UserError, match=f"(?s)different protocols.*{field}: .*runs/a.*runs/b"):
+        require_same({"runs/a": before, "runs/b": after})
+
+
+def test_fingerprint_does_not_change_with_what_does_not_matter(benchmark_):
+    before = fingerprint(benchmark_, PROTOCOL, {"width": 6, "norm": "gn"})
+    other = dataclasses.replace(PROTOCOL, keep_features=True, evaluate_every=5, probe=True)
+    assert before == fingerprint(benchmark_, other, {"norm": "gn", "width": 6})
+    require_same({"a": before, "b": before})
