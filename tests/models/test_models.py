@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from osiris.errors import UserError
 from osiris.models import EncoderConfig, adapter, build_encoder, parameter_count, predictor, projector
+from osiris.models.activation import Mish
 from osiris.models.encoder import Block
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm
 
@@ -71,8 +72,8 @@ def test_activations_and_norms() -> None:
     def count(module: nn.Module, kind: type) -> int:
         return sum(isinstance(part, kind) for part in module.modules())
 
-    assert count(grouped, nn.Mish) == 17 and count(grouped, nn.ReLU) == 0
-    assert count(batched, nn.ReLU) == 17 and count(batched, nn.Mish) == 0
+    assert count(grouped, Mish) == 17 and count(grouped, nn.ReLU) == 0
+    assert count(batched, nn.ReLU) == 17 and count(batched, Mish) == 0
     assert count(grouped, nn.GroupNorm) == count(batched, BatchNorm) == 20
     assert all(module.bias is None for module in grouped.modules() if isinstance(module, nn.Conv2d))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from osiris.errors import UserError
+from osiris.models.activation import Mish
 from osiris.models.config import EncoderConfig
 from osiris.models.normalisation import BatchNorm, group_norm
 from osiris.randomness import scoped
@@ -25,7 +26,7 @@ def _norm(config: EncoderConfig, channels: int) -> nn.Module:
 
 def _activation(config: EncoderConfig) -> nn.Module:
     """Mish follows GroupNorm, to avoid dying units (Appendix B); ReLU follows BatchNorm."""
-    return nn.ReLU(inplace=True) if config.norm == "bn" else nn.Mish(inplace=True)
+    return nn.ReLU(inplace=True) if config.norm == "bn" else Mish()
 
 
 class Block(nn.Module):
