@@ -20,6 +20,7 @@ import torch
 
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
+from osiris.evaluation.statistics import Sample
 from osiris.files import write_text
 from osiris.framework.cost import total_cost
 from osiris.framework.facts import COLUMNS, Facts, facts
@@ -119,7 +120,7 @@ def numbers(name: str) -> str:
     return "\n".join([*lines, "", f"Percent, mean ± deviation over three seeds; {published.settings()}."])
 
 
-def _value(summary: published.Summary | None) -> str:
+def _value(summary: Sample | None) -> str:
     return "-" if summary is None else f"{summary.mean:.1f} ± {summary.deviation:.1f}"
 
 

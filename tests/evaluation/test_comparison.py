@@ -83,7 +83,7 @@ def write_run(
 @pytest.fixture
 def runs(tmp_path) -> Path:
     for seed, accuracy in enumerate((44.0, 46.0, 45.0)):
-        write_run(tmp_path, "ft", seed, accuracy)
+        write_run(tmp_path, "ft", seed, (44.0, 45.5, 45.5)[seed])
         write_run(tmp_path, "osiris-d", seed, accuracy + 6)
         write_run(tmp_path, "offline", seed, accuracy + 8)
     return tmp_path
@@ -98,11 +98,11 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
     rows = by_method(made)
     assert "class-agnostic" in made.title and "hash200" in made.title
     assert list(rows) == ["ft", "osiris-d", "offline"] and rows["ft"][1] == "3"
-    assert rows["osiris-d"][2] == Number(51.0, 1.0, "best") and rows["ft"][2] == Number(45.0, 1.0, "second")
+    assert rows["osiris-d"][2] == Number(51.0, 1.0, "best") and rows["ft"][2].mean == 45.0
     assert rows["offline"][2] == Number(53.0, 1.0, None) and rows["offline"][3] == Number(None)
     assert rows["osiris-d"][3].mark == "best"  # less forgetting is better
     assert rows["osiris-d"][-2:] == ("", "")
-    assert float(rows["ft"][-2]) == pytest.approx(0.002, abs=0.0005)
+    assert rows["ft"][-2] == "0.002", "paired over the three seeds"
     difference, low, high = (
         float(part) for part in rows["ft"][-1].replace("[", "").replace(",", "").strip("]").split()
     )
@@ -143,12 +143,16 @@ def test_what_else_is_refused(runs):
     (runs / "empty").mkdir()
     with pytest.raises(UserError, match=r"no metrics\.json"):
         load_runs([runs / "empty"])
-    (runs / "empty" / "metrics.json").write_text("{")
-    with pytest.raises(UserError, match="not readable"):
-        load_runs([runs / "empty"])
-    (runs / "empty" / "metrics.json").write_text("{}")
-    with pytest.raises(UserError, match="missing required field `method`"):
-        load_runs([runs / "empty"])
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "not readable"), ("{}", "missing required field `method`")])
+def test_damaged_runs_are_named_and_left_out(runs, capsys, content: str, message: str):
+    (runs / "ft-0" / "metrics.json").write_text(content)
+    assert len(load_runs([runs])) == 8
+    error = capsys.readouterr().err.replace("\n", "")
+    assert "ft-0" in error and message in error and "left out" in error
+    with pytest.raises(UserError, match=message):
+        load_runs([runs / "ft-0"])
 
 
 def test_different_training_is_said(runs):
@@ -169,6 +173,13 @@ def test_the_paper_beside_ours(runs):
     assert names == ["ft", "  paper", "osiris-d", "  paper", "osiris-d/no-cross", "  paper", "offline", "  paper"]
     assert made.rows[3][2] == Number(50.1, 0.2) and made.rows[5][2] == Number(45.9, 0.1)
     assert any("ResNet-18" in note for note in made.notes)
+
+
+def test_a_benchmark_that_the_paper_does_not_have_is_shown_with_a_notice(tmp_path, capsys):
+    write_run(tmp_path, "ft", 0, 44.0, benchmark="tinyworld")
+    assert compare.run(compare.Args((tmp_path,), with_paper=True)) == 0
+    shown = capsys.readouterr()
+    assert "44.0" in shown.out and "the paper has no class-agnostic numbers for tinyworld" in shown.err
 
 
 def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, capsys):

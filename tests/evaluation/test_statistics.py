@@ -4,24 +4,34 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from osiris.evaluation.statistics import deviation, mark, mean, paired_bootstrap, t_test, t_test_from_summaries
+from osiris.evaluation.statistics import Sample, deviation, mark, mean, paired_bootstrap, t_test, t_test_against
 
 FIRST, SECOND = [50.1, 49.9, 50.4], [48.9, 49.3, 49.9, 49.1]
 
 
+def sample(values: list[float], first_seed: int = 0) -> Sample:
+    return Sample.of(dict(enumerate(values, first_seed)))
+
+
 def test_mean_and_sample_deviation():
-    assert mean([1.0, 2.0, 6.0]) == 3.0
-    assert deviation([1.0, 2.0, 6.0]) == pytest.approx(np.std([1, 2, 6], ddof=1))
-    assert deviation([4.0]) is None
+    assert mean([1.0, None, 2.0, float("nan"), 6.0]) == 3.0 and mean([None]) is None and mean([]) is None
+    assert deviation([1.0, 2.0, 6.0]) == pytest.approx(np.std([1, 2, 6], ddof=1)) and deviation([4.0]) is None
+    assert str(sample([-0.04, 0.0])) == "0.0 ± 0.0" and str(sample([50.06])) == "50.1"
 
 
-def test_t_test_agrees_with_scipy_from_samples_and_from_summaries():
-    statistic, p = stats.ttest_ind(FIRST, SECOND, equal_var=True)
-    found = t_test(FIRST, SECOND)
-    assert found is not None
-    assert (found.t, found.p, found.degrees) == (pytest.approx(statistic), pytest.approx(p), 5)
-    summaries = [(mean(one), deviation(one) or 0.0, len(one)) for one in (FIRST, SECOND)]
-    assert t_test_from_summaries(summaries[0], summaries[1]).p == pytest.approx(p)
+def test_t_tests_agree_with_scipy():
+    """Unpaired without common seeds (also from published summaries), paired over the seeds that both have."""
+    unpaired = t_test(sample(FIRST), sample(SECOND, first_seed=10))
+    summaries = t_test(sample(FIRST).unpaired(), sample(SECOND).unpaired())
+    assert unpaired is not None and unpaired == summaries and not unpaired.paired and unpaired.seeds == 3
+    assert unpaired.p == pytest.approx(stats.ttest_ind(FIRST, SECOND, equal_var=True)[1])
+    paired = t_test(sample(FIRST), sample(SECOND))
+    assert paired is not None and paired.paired and paired.seeds == 3
+    assert paired.p == pytest.approx(stats.ttest_rel(FIRST, SECOND[:3])[1])
+    margin = t_test(sample(FIRST), sample(SECOND), margin=0.5)
+    assert margin is not None and margin.p == pytest.approx(stats.ttest_rel(FIRST, np.array(SECOND[:3]) + 0.5)[1])
+    constant = t_test_against(sample(FIRST), 49.0)
+    assert constant is not None and constant.p == pytest.approx(stats.ttest_1samp(FIRST, 49.0)[1])
 
 
 def test_the_papers_p_value_needs_the_population_deviation():
@@ -29,16 +39,18 @@ def test_the_papers_p_value_needs_the_population_deviation():
 
     def p(first: float, second: float) -> float:
         factor = (3 / 2) ** 0.5  # from ddof 0 to ddof 1
-        return t_test_from_summaries((53.0, first * factor, 3), (52.5, second * factor, 3)).p
+        test = t_test(Sample(53.0, first * factor, 3), Sample(52.5, second * factor, 3))
+        assert test is not None
+        return test.p
 
     assert p(0.15, 0.35) < 0.185 < p(0.25, 0.45)
 
 
 def test_t_test_edges():
-    assert t_test([1.0], FIRST) is None
-    equal = t_test([2.0, 2.0], [2.0, 2.0])
-    apart = t_test([3.0, 3.0], [2.0, 2.0])
-    assert equal is not None and equal.p == 1.0 and apart is not None and apart.p == 0.0 and apart.t == np.inf
+    assert t_test(sample([1.0]), sample(FIRST)) is None and t_test_against(sample([1.0]), 0.0) is None
+    equal = t_test(sample([2.0, 2.0]), sample([2.0, 2.0]))
+    apart = t_test(sample([3.0, 3.0]), sample([2.0, 2.0]))
+    assert equal is not None and equal.p == 1.0 and apart is not None and apart.p == 0.0 and apart.difference == 1.0
 
 
 def made_hits(gain: float, seeds: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,10 +63,11 @@ def made_hits(gain: float, seeds: int, seed: int) -> tuple[np.ndarray, np.ndarra
 
 def test_bootstrap_finds_a_difference_and_no_difference():
     clear = paired_bootstrap(*made_hits(0.05, 3, 0))
-    assert clear.excludes_zero and clear.low < clear.difference < clear.high
+    assert 0 < clear.low < clear.difference < clear.high
     first, second, _ = made_hits(0.05, 3, 0)
     assert clear.difference == pytest.approx(100 * (first.mean() - second.mean()))
-    assert not paired_bootstrap(*made_hits(0.0, 3, 1)).excludes_zero
+    none = paired_bootstrap(*made_hits(0.0, 3, 1))
+    assert none.low < 0 < none.high
 
 
 def test_bootstrap_interval_is_the_normal_one_and_pairing_narrows_it():

@@ -1,1 +1,1 @@
-"""The claims of the paper, each judged from runs."""
+"""The paper's empirical claims, each a row of data that a few judges decide from runs."""

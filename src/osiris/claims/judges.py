@@ -1,152 +1,244 @@
-"""Ways to judge a claim about a table: pairs of methods, extremes, groups, ablations."""
+"""The judges: functions that turn evidence into a verdict.
+
+A comparison is decided by a t-test over seeds (paired where the methods share seeds) at p < 0.05 with at least three
+seeds on either side. A claim that consists of several comparisons holds if each of them holds, and is contradicted if
+one of them is contradicted at p < 0.05 divided by the number of comparisons (Bonferroni).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from osiris.claims.evidence import Evidence, Outcome, Sample, both, extreme, greater, lacking
+from osiris.claims.evidence import Evidence, groups
+from osiris.evaluation.statistics import Sample, TTest, format_p, t_test, t_test_against
 
-OSIRIS = ("osiris-d", "osiris-r")
-TASK_AWARE = "task-aware"
+Verdict = Literal["holds", "contradicted", "undecided", "not run"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+SIGNIFICANT = 0.05
+FEWEST_SEEDS = 3
+POINT = 1.0
+"""Methods whose difference is significantly smaller than one point count as equally good."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A verdict and the numbers behind it."""
+
+    verdict: Verdict
+    text: str
+    p: float = 1.0
+    in_favour: bool = False
+    """Whether the means agree with the claim, significantly or not."""
+
+
 Judge = Callable[[Evidence], Outcome]
 
 
-def named(evidence: Evidence, method: str, metric: str, protocol: str = "class-agnostic") -> tuple[str, Sample | None]:
-    return f"{method} {metric}", evidence.get(method, metric, protocol)
+def not_run(*names: str) -> Outcome:
+    return Outcome("not run", f"needs {' and '.join(dict.fromkeys(names))}")
 
 
-def more(method: str, other: str, metric: str, protocol: str = "class-agnostic") -> Judge:
-    """`method` has the larger mean."""
-    return lambda evidence: greater(
-        evidence, named(evidence, method, metric, protocol), named(evidence, other, metric, protocol)
+def _decide(test: TTest | None, text: str, difference: float) -> Outcome:
+    """`holds` for a significantly positive difference, `contradicted` for a significantly negative one."""
+    in_favour = difference > 0
+    if test is None or test.seeds < FEWEST_SEEDS:
+        seeds = "one seed" if test is None else f"{test.seeds} seeds"
+        return Outcome("undecided", f"{text} ({seeds}; {FEWEST_SEEDS} are needed)", in_favour=in_favour)
+    verdict: Verdict = "undecided" if test.p >= SIGNIFICANT else "holds" if in_favour else "contradicted"
+    return Outcome(verdict, f"{text} ({'paired ' if test.paired else ''}{format_p(test.p)})", test.p, in_favour)
+
+
+def _compare(
+    quantity: str, one: tuple[str, Sample | None], other: tuple[str, Sample | None], by: float = 0.0
+) -> Outcome:
+    (name_one, first), (name_other, second) = one, other
+    if first is None or second is None:
+        return not_run(*(f"runs of {name}" for name, sample in (one, other) if sample is None))
+    allowed = f", {-by:g} below allowed" if by < 0 else ""
+    text = f"{quantity}: {name_one} {first} against {name_other} {second}{allowed}"
+    return _decide(t_test(first, second, by), text, first.mean - second.mean - by)
+
+
+def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
+    """All of them hold. `shorten`: mention only the outcome that decides."""
+    verdicts = {outcome.verdict for outcome in outcomes}
+    in_favour = all(outcome.in_favour for outcome in outcomes)
+    refuted = min(outcomes, key=lambda outcome: outcome.p if outcome.verdict == "contradicted" else 1.0)
+    weakest = max(outcomes, key=lambda outcome: (not outcome.in_favour, outcome.p))
+    contradicted = refuted.verdict == "contradicted" and refuted.p * len(outcomes) < SIGNIFICANT
+    if "not run" in verdicts and not contradicted:
+        return not_run(*(outcome.text.removeprefix("needs ") for outcome in outcomes if outcome.verdict == "not run"))
+    deciding = refuted if contradicted else weakest
+    text = deciding.text if shorten else "; ".join(outcome.text for outcome in outcomes)
+    verdict: Verdict = "contradicted" if contradicted else "holds" if verdicts == {"holds"} else "undecided"
+    return Outcome(verdict, text, deciding.p, in_favour)
+
+
+def each(*judges: Judge) -> Judge:
+    return lambda evidence: every(*(judge(evidence) for judge in judges))
+
+
+def opposite(judge: Judge) -> Judge:
+    """Holds where the other judge contradicts, and the other way round."""
+    swapped: dict[Verdict, Verdict] = {"holds": "contradicted", "contradicted": "holds"}
+
+    def judged(evidence: Evidence) -> Outcome:
+        outcome = judge(evidence)
+        verdict = swapped.get(outcome.verdict, outcome.verdict)
+        return replace(outcome, verdict=verdict, in_favour=not outcome.in_favour)
+
+    return judged
+
+
+def more(one: str, other: str, quantity: str, by: float = 0.0) -> Judge:
+    """`one` has more of a quantity than `other`, by more than `by` points (a negative `by` allows it to be lower)."""
+    return lambda evidence: _compare(
+        quantity, (one, evidence.get(one, quantity)), (other, evidence.get(other, quantity)), by
     )
 
 
-def every(judges: Sequence[Judge]) -> Judge:
-    return lambda evidence: both(*(one(evidence) for one in judges))
+def matches(one: str, other: str, quantity: str) -> Judge:
+    """`one` is not lower than `other` by a point or more."""
+    return more(one, other, quantity, by=-POINT)
 
 
-def within(method: str, other: str, metric: str, points: float) -> Judge:
-    """`method` lies less than so many points below `other`."""
+def best(
+    winners: Sequence[str],
+    quantity: str,
+    rivals: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    lowest: bool = False,
+    fewest: int = 3,
+) -> Judge:
+    """One of `winners` is better than every rival (default: every continual method); at least `fewest` rivals ran."""
 
     def judge(evidence: Evidence) -> Outcome:
-        return greater(evidence, named(evidence, method, metric), named(evidence, other, metric), margin=-points)
+        pool = [name for name in evidence.methods(quantity) if name not in without]
+        mine = [name for name in winners if name in pool]
+        others = [name for name in pool if name not in winners and (rivals is None or name in rivals)]
+        if not mine:
+            return not_run(f"runs of {' or '.join(winners)}")
+        if len(others) < fewest:
+            return not_run(f"{fewest} methods to compare {mine[0]} with (there are {len(others)})")
+        winner = (min if lowest else max)(mine, key=lambda name: evidence.samples[(name, quantity)].mean)
+        pairs = [(name, winner) if lowest else (winner, name) for name in others]
+        outcome = every(*(more(*pair, quantity)(evidence) for pair in pairs), shorten=True)
+        return replace(outcome, text=f"{outcome.text}, the closest of {len(others)} methods")
 
     return judge
 
 
-def top_two(metrics: Sequence[str]) -> Judge:
-    """Both variants of osiris lie above every other method."""
+def among_two_best(method: str, others: Sequence[str], quantity: str) -> Judge:
+    """Better than the second best of the others, all of which ran."""
 
     def judge(evidence: Evidence) -> Outcome:
+        missing = [name for name in (method, *others) if evidence.get(name, quantity) is None]
+        if missing:
+            return not_run(*(f"runs of {name}" for name in missing))
+        ranked = sorted(others, key=lambda name: -evidence.samples[(name, quantity)].mean)
+        return more(method, ranked[1], quantity)(evidence)
+
+    return judge
+
+
+def group_above(higher: str, lower: str, quantity: str) -> Judge:
+    """The mean over the methods of one group is higher than that of another; methods take the place of seeds."""
+
+    def judge(evidence: Evidence) -> Outcome:
+        samples: dict[str, Sample] = {}
+        for group in (higher, lower):
+            names = [name for name in evidence.methods(quantity) if groups()[name] == group]
+            if len(names) < FEWEST_SEEDS:
+                return not_run(f"{FEWEST_SEEDS} {group} methods (there are {len(names)})")
+            means = {position: evidence.samples[(name, quantity)].mean for position, name in enumerate(names)}
+            samples[group] = Sample.of(means).unpaired()
+        return _compare(quantity, (f"{higher} methods", samples[higher]), (lower, samples[lower]))
+
+    return judge
+
+
+def goes_with(one: str, other: str, fewest: int = 4) -> Judge:
+    """Pearson's r between two quantities over methods is positive."""
+
+    def judge(evidence: Evidence) -> Outcome:
+        from scipy.stats import pearsonr
+
+        pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
+        points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
+        if len(points) < fewest:
+            return not_run(f"{fewest} methods (there are {len(points)})")
+        r, p = map(float, pearsonr(*zip(*points)))
+        text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
+        return _decide(TTest(r, p, len(points), False), text, r)
+
+    return judge
+
+
+def between(method: str, quantity: str, low: float | None = None, high: float | None = None) -> Judge:
+    """A quantity that training tracks lies between two bounds."""
+
+    def judge(evidence: Evidence) -> Outcome:
+        sample = evidence.get(method, quantity)
+        if sample is None:
+            return not_run(f"runs of {method} with --track-overfitting")
         outcomes = []
-        for metric in metrics:
-            others = [name for name in evidence.methods(metric) if name not in (*OSIRIS, "ft")]
-            for one in OSIRIS:
-                outcomes.append(extreme(evidence, [one], metric, among=[one, *others], fewest=2))
-        return both(*outcomes)
+        for bound, sign, word in ((low, 1, "above"), (high, -1, "below")):
+            if bound is not None:
+                text = f"{quantity}: {method} {sample}, {word} {bound:g} expected"
+                outcomes.append(_decide(t_test_against(sample, bound), text, sign * (sample.mean - bound)))
+        return every(*outcomes)
 
     return judge
 
 
-def improves_on_ft(evidence: Evidence) -> Outcome:
-    others = [name for name in evidence.methods("A") if name != "ft"]
-    if len(others) < 3:
-        return lacking(["ft and at least three other methods"])
-    return both(*(greater(evidence, named(evidence, name, "A"), named(evidence, "ft", "A")) for name in others))
-
-
-def cassle_plasticity(evidence: Evidence) -> Outcome:
-    """Lower knowledge gain than all but ewc."""
-    others = [name for name in evidence.methods("K") if name not in ("cassle", "ewc")]
-    return extreme(evidence, ["cassle"], "K", among=["cassle", *others], lowest=True)
-
-
-def some_gain_above_ft(evidence: Evidence) -> Outcome:
-    """The knowledge gain of ft is not the highest."""
-    pool = [name for name in evidence.methods("K") if name != "ft"]
-    if "ft" not in evidence.methods("K") or not pool:
-        return lacking(["ft", "another method"])
-    best = max(pool, key=lambda name: evidence.metrics[(name, "gn", "class-agnostic", "K")].mean)
-    return greater(evidence, named(evidence, best, "K"), named(evidence, "ft", "K"))
-
-
-def grouped(metric: str, higher: str, lower: str) -> Judge:
-    """The mean over the methods of one group lies above that of another."""
+def gain_shrinks(method: str, reference: str, before: str, after: str) -> Judge:
+    """What a method adds to the A of a reference is less with suffix `after` than with suffix `before`."""
 
     def judge(evidence: Evidence) -> Outcome:
-        means: dict[str, list[float]] = {higher: [], lower: []}
-        for name in evidence.methods(metric):
-            if evidence.groups.get(name) in means:
-                means[evidence.groups[name]].append(evidence.metrics[(name, "gn", "class-agnostic", metric)].mean)
-        if min(len(values) for values in means.values()) < 2:
-            return lacking([f"two {higher} methods", f"two {lower} methods"])
-        samples = {group: Sample.of(values) for group, values in means.items()}
-        return greater(evidence, (f"{metric} of {higher} methods", samples[higher]), (f"of {lower}", samples[lower]))
+        gains = []
+        for suffix in (before, after):
+            one, other = (evidence.get(name + suffix, "A") for name in (method, reference))
+            gains.append(None if one is None or other is None else one - other)
+        names = [f"{method} over {reference}{suffix or ' with GroupNorm'}" for suffix in (before, after)]
+        return _compare("gain in A", (names[0], gains[0]), (names[1], gains[1]))
 
     return judge
 
 
-def lowest_forgetting(evidence: Evidence) -> Outcome:
-    distilling = [name for name in evidence.methods("F") if evidence.groups.get(name) == "distillation"]
-    return extreme(evidence, distilling or ["cassle"], "F", lowest=True)
-
-
-def consolidation_follows_accuracy(evidence: Evidence) -> Outcome:
-    """Pearson's r between C and the task-aware A over methods."""
-    pairs = [
-        (evidence.get(name, "C", TASK_AWARE), evidence.get(name, "A", TASK_AWARE))
-        for name in evidence.methods("A", TASK_AWARE)
-    ]
-    known = [(one.mean, two.mean) for one, two in pairs if one is not None and two is not None]
-    if len(known) < 4:
-        return lacking(["at least four methods"])
-    xs, ys = [x for x, _ in known], [y for _, y in known]
-    centre_x, centre_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    product = sum((x - centre_x) * (y - centre_y) for x, y in known)
-    scale = (sum((x - centre_x) ** 2 for x in xs) * sum((y - centre_y) ** 2 for y in ys)) ** 0.5
-    r = product / scale if scale else 0.0
-    text = f"r = {r:.2f} between C and task-aware A over {len(known)} methods"
-    return Outcome("holds" if r > 0.5 else "does not hold", text)
-
-
-def ablation_best(metrics: Sequence[str], protocol: str = "class-agnostic") -> Judge:
-    """The whole method against each of its ablations."""
+def in_environments(which: Literal["last", "earlier"], kind: str, judge_of: Callable[[str], Judge]) -> Judge:
+    """`judge_of(quantity)` in the last environment, or in each of the earlier ones."""
 
     def judge(evidence: Evidence) -> Outcome:
-        parts = ("osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past")
-        outcomes = []
-        for metric in metrics:
-            for part in parts:
-                whole, without = (named(evidence, name, metric, protocol) for name in ("osiris-d", part))
-                better, worse = (without, whole) if metric == "F" else (whole, without)
-                outcomes.append(greater(evidence, better, worse))
-        return both(*outcomes)
+        names = evidence.environments
+        if len(names) < 2:
+            return not_run("a benchmark with environments")
+        chosen = names[-1:] if which == "last" else names[:-1]
+        return every(*(judge_of(f"{kind} in {name}")(evidence) for name in chosen))
 
     return judge
 
 
-def lowest_of_ablations(method: str, metric: str) -> Judge:
-    parts = ["osiris-d", "osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past"]
-    return every([more(other, method, metric) for other in parts if other != method])
+def more_than_on(others: Sequence[str], quantity: str) -> Callable[[Evidence, Sequence[Evidence]], Outcome]:
+    """Every method has more of a quantity here than on each of the other benchmarks."""
 
-
-def more_forgetting_than(benchmarks: Sequence[str]) -> Callable[[Sequence[Evidence]], Outcome]:
-    """On the first benchmark every method forgets more than on each of the others."""
-
-    def judge(evidence: Sequence[Evidence]) -> Outcome:
-        found = {one.benchmark: one for one in evidence if one.benchmark in benchmarks}
-        if set(found) != set(benchmarks):
-            return lacking([f"the same methods on {', '.join(benchmarks)}"])
-        first, *others = (found[name] for name in benchmarks)
-        shared = [name for name in first.methods("F") if all(name in other.methods("F") for other in others)]
-        if len(shared) < 2:
-            return lacking([f"two methods on each of {', '.join(benchmarks)}"])
-        outcomes = []
-        for name in shared:
-            for other in others:
-                one, two = first.get(name, "F"), other.get(name, "F")
-                outcomes.append(greater(first, (f"F of {name} here", one), (f"on {other.benchmark}", two)))
-        return both(*outcomes)
+    def judge(evidence: Evidence, everywhere: Sequence[Evidence]) -> Outcome:
+        known = {one.benchmark: one for one in everywhere}
+        there = [known[name] for name in others if name in known]
+        shared = [name for name in evidence.methods(quantity) if all(one.get(name, quantity) for one in there)]
+        if len(there) < len(others) or len(shared) < 2:
+            return not_run(f"two methods on each of {', '.join((evidence.benchmark, *others))}")
+        return every(
+            *(
+                _compare(
+                    quantity,
+                    (name, evidence.get(name, quantity)),
+                    (f"on {one.benchmark}", one.samples[(name, quantity)].unpaired()),
+                )
+                for name in shared
+                for one in there
+            )
+        )
 
     return judge

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from osiris.evaluation.statistics import mean
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,24 +37,24 @@ def as_matrix(rows: Sequence[Sequence[float | None]] | np.ndarray) -> np.ndarray
 
 def overall_accuracy(accuracy: np.ndarray) -> float | None:
     """A = 1/T sum_i A[T, i]."""
-    return _mean(accuracy[-1])
+    return mean(accuracy[-1])
 
 
 def forgetting(accuracy: np.ndarray) -> float | None:
     """F = 1/(T-1) sum_{i<T} max_t (A[t, i] - A[T, i]), the maximum over all t in 1..T (so never negative)."""
     last = len(accuracy) - 1
-    return _mean((accuracy - accuracy[-1]).max(axis=0)[:last])
+    return mean((accuracy - accuracy[-1]).max(axis=0)[:last])
 
 
 def knowledge_gain(accuracy: np.ndarray) -> float | None:
     """K = 1/(T-1) sum_{i>=2} (A[i, i] - A[i-1, i])."""
-    return _mean(np.array([accuracy[i, i] - accuracy[i - 1, i] for i in range(1, len(accuracy))]))
+    return mean(np.array([accuracy[i, i] - accuracy[i - 1, i] for i in range(1, len(accuracy))]))
 
 
 def forward_transfer(accuracy: np.ndarray, random_accuracy: np.ndarray) -> float | None:
     """T = 1/(T-1) sum_{i>=2} (A[i-1, i] - R_i), R_i the accuracy of untrained encoders on task i."""
     assert random_accuracy.shape == (accuracy.shape[1],), (random_accuracy.shape, accuracy.shape)
-    return _mean(np.array([accuracy[i - 1, i] - random_accuracy[i] for i in range(1, len(accuracy))]))
+    return mean(np.array([accuracy[i - 1, i] - random_accuracy[i] for i in range(1, len(accuracy))]))
 
 
 def all_metrics(
@@ -76,8 +78,3 @@ def all_metrics(
         "C": task_level,
         "T": None if random_accuracy is None else forward_transfer(accuracy, random_accuracy),
     }
-
-
-def _mean(values: np.ndarray) -> float | None:
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if len(present) else None

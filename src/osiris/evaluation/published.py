@@ -1,22 +1,24 @@
-"""The paper's own numbers (published.json): mean and deviation over three seeds, in percent."""
+"""The paper's published numbers (published.json): mean and deviation over three seeds, in percent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from osiris.errors import UserError, unknown
+from osiris.evaluation.statistics import Sample
 
-
-@dataclass(frozen=True)
-class Summary:
-    """A number over seeds."""
-
-    mean: float
-    deviation: float | None
-    count: int
+FIVE, TWENTY = "split-cifar100-5", "split-cifar100-20"
+STRUCTURED, ENVIRONMENTS = "structured-cifar100", "structured-tiny-imagenet"
+REFERENCES = ("offline", "d1-only")
+"""Not continual learning: shown in the tables, but not ranked."""
+ABLATIONS = ("osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past", "osiris-d")
+"""The rows of Table 4."""
+COMPARED = ("ft", "lump", "cassle", "osiris-d")
+"""The methods of Fig. 3a and 8 to 11."""
+TRACKED = ("er", "lump", "osiris-r", "osiris-d")
+"""The methods of Fig. 3b and 5 (overfitting to the memory)."""
 
 
 @cache
@@ -34,38 +36,44 @@ def protocols() -> list[str]:
     return list(document()["results"])
 
 
-def published(benchmark: str, protocol: str = "class-agnostic") -> dict[str, dict[str, Summary]]:
-    """method -> metric -> number, in the order of the paper (Tables 2, 3 and 6 to 8)."""
-    by_protocol = document()["results"]
-    _require(protocol, by_protocol)
-    if benchmark not in by_protocol[protocol]:
-        raise unknown("published benchmark", benchmark, by_protocol[protocol])
-    return {name: _summaries(row) for name, row in by_protocol[protocol][benchmark].items()}
+def published(benchmark: str, protocol: str = "class-agnostic") -> dict[str, dict[str, Sample]]:
+    """method -> metric -> number, in the order of the paper (Tables 2, 3, 6 and 7)."""
+    by_benchmark = _under(protocol, document()["results"])
+    if benchmark not in by_benchmark:
+        raise unknown("published benchmark", benchmark, by_benchmark)
+    return {name: _samples(row) for name, row in by_benchmark[benchmark].items()}
 
 
-def published_ablation(protocol: str = "class-agnostic") -> dict[str, dict[str, Summary]]:
+def published_ablation(protocol: str = "class-agnostic") -> dict[str, dict[str, Sample]]:
     """osiris-d without its parts on split-cifar100-20 (Tables 4 and 8), by their names in the zoo."""
-    by_protocol = document()["ablation"]["results"]
-    _require(protocol, by_protocol)
-    return {name: _summaries(row) for name, row in by_protocol[protocol].items()}
+    return {name: _samples(row) for name, row in _under(protocol, document()["ablation"]["results"]).items()}
 
 
-def published_environments() -> dict[str, dict[str, Summary]]:
+def published_environments() -> dict[str, dict[str, Sample]]:
     """method -> environment -> accuracy of the KNN restricted to its classes (Table 5)."""
-    return {name: _summaries(row) for name, row in document()["environments"]["results"].items()}
+    return {name: _samples(row) for name, row in document()["environments"]["results"].items()}
+
+
+def published_rows(benchmark: str, protocol: str) -> dict[str, dict[str, Sample]]:
+    """Every published row of a benchmark, ablations included; empty where the paper has none."""
+    if benchmark not in benchmarks() or protocol not in protocols():
+        return {}
+    ablation = published_ablation(protocol) if benchmark == TWENTY else {}
+    return ablation | published(benchmark, protocol)
 
 
 def settings() -> str:
-    """What the paper's numbers were measured with, as a sentence part."""
+    """How the paper's numbers were measured, as part of a sentence."""
     about = document()["settings"]
     return f"{about['encoder']}, k = {about['k']}, tau = {about['temperature']}, {about['images']} images"
 
 
-def _require(protocol: str, by_protocol: dict[str, Any]) -> None:
+def _under(protocol: str, by_protocol: dict[str, Any]) -> dict[str, Any]:
     if protocol not in by_protocol:
         raise UserError(f"the paper has no numbers under {protocol!r}; it has {' and '.join(by_protocol)}.")
+    return by_protocol[protocol]
 
 
-def _summaries(row: dict[str, list[float]]) -> dict[str, Summary]:
+def _samples(row: dict[str, list[float]]) -> dict[str, Sample]:
     count = document()["seeds"]
-    return {metric: Summary(mean, deviation, count) for metric, (mean, deviation) in row.items()}
+    return {metric: Sample(mean, deviation, count) for metric, (mean, deviation) in row.items()}

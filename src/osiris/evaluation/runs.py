@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from osiris.console import notice
+from osiris.console import notice, warn
 from osiris.errors import UserError
 from osiris.evaluation.metrics_file import Fingerprint, RunMetrics, read_metrics
 from osiris.files import read_json
@@ -86,16 +86,27 @@ class Run:
 
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:
-    """Runs from run directories, or from folders that hold run directories (at any depth), in a stable order."""
+    """Runs from run directories, or from folders that hold run directories (at any depth), in a stable order.
+
+    Damaged runs are named and left out; if nothing is left, that is an error.
+    """
     runs: dict[Path, Run] = {}
+    damaged: list[str] = []
     for path in map(Path, paths):
         if not path.exists():
             raise UserError(f"{path} does not exist.")
-        found = _find(path)
-        if not found:
+        files = _find(path)
+        if not files:
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
-        for file in found:
-            runs.setdefault(file.parent.resolve(), Run(file.parent, read_metrics(file)))
+        for file in files:
+            try:
+                runs.setdefault(file.parent.resolve(), Run(file.parent, read_metrics(file)))
+            except UserError as error:
+                damaged.append(str(error))
+    if not runs and damaged:
+        raise UserError(" ".join(damaged))
+    for message in damaged:
+        warn(f"{message} The run is left out.")
     return list(runs.values())
 
 

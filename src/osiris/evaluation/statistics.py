@@ -1,12 +1,12 @@
 """Statistics over seeds and over test images.
 
-Deviations are those of a sample (ddof 1). The paper's p = 0.185 is obtained with the population's (ddof 0).
+Deviations are sample deviations (ddof 1). The paper's p = 0.185 requires the population deviation (ddof 0).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,15 +14,109 @@ import numpy as np
 
 Mark = Literal["best", "second"]
 BOOTSTRAP_ENTRIES = 1 << 22
-"""Draws held at a time (32 MiB)."""
+"""Random indices in memory at a time (32 MiB)."""
+
+
+def mean(values: Sequence[float | None] | np.ndarray) -> float | None:
+    """The mean of the values that are neither None nor NaN; None if there are no such values."""
+    array = np.asarray(values, dtype=np.float64)
+    present = array[~np.isnan(array)]
+    return float(present.mean()) if len(present) else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Sample deviation (ddof 1); None for fewer than two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A quantity over seeds. Published numbers have no `by_seed`."""
+
+    mean: float
+    deviation: float | None
+    """Sample deviation; None with one seed."""
+    count: int
+    by_seed: Mapping[int, float] | None = None
+
+    @staticmethod
+    def of(by_seed: Mapping[int, float]) -> Sample:
+        values = list(by_seed.values())
+        centre = mean(values)
+        assert centre is not None, "a sample needs a value"
+        return Sample(centre, deviation(values), len(values), by_seed)
+
+    def __sub__(self, other: Sample) -> Sample:
+        """The difference: seed by seed where both have the same seeds, otherwise of independent samples."""
+        seeds = shared_seeds(self, other)
+        if len(seeds) > 1:
+            assert self.by_seed is not None and other.by_seed is not None
+            return Sample.of({seed: self.by_seed[seed] - other.by_seed[seed] for seed in seeds})
+        known = self.deviation is not None and other.deviation is not None
+        spread = math.hypot(self.deviation or 0.0, other.deviation or 0.0) if known else None
+        return Sample(self.mean - other.mean, spread, min(self.count, other.count))
+
+    def unpaired(self) -> Sample:
+        """Without its seeds, for comparing runs that have nothing but the seed in common."""
+        return Sample(self.mean, self.deviation, self.count)
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        return f"{round(self.mean, 1) + 0.0:.1f}{spread}"  # + 0.0 turns -0.0 into 0.0
+
+
+def shared_seeds(one: Sample, other: Sample) -> list[int]:
+    return sorted(set(one.by_seed or ()) & set(other.by_seed or ()))
 
 
 @dataclass(frozen=True)
 class TTest:
-    t: float
-    degrees: int
+    """Of the hypothesis that a difference is zero."""
+
+    difference: float
     p: float
     """Two-sided."""
+    seeds: int
+    """Of the smaller sample."""
+    paired: bool
+
+
+def t_test(one: Sample, other: Sample, margin: float = 0.0) -> TTest | None:
+    """Student's t-test of `one - other - margin`, paired where the samples share at least two seeds, else unpaired with
+    equal variances. None where a sample has fewer than two values."""
+    seeds = shared_seeds(one, other)
+    if len(seeds) > 1:
+        paired = one - other
+        assert paired.deviation is not None
+        error = paired.deviation / math.sqrt(paired.count)
+        return _t_test(paired.mean - margin, error, paired.count - 1, paired.count, True)
+    if one.deviation is None or other.deviation is None:
+        return None
+    degrees = one.count + other.count - 2
+    pooled = ((one.count - 1) * one.deviation**2 + (other.count - 1) * other.deviation**2) / degrees
+    error = math.sqrt(pooled * (1 / one.count + 1 / other.count))
+    return _t_test(one.mean - other.mean - margin, error, degrees, min(one.count, other.count), False)
+
+
+def t_test_against(sample: Sample, value: float) -> TTest | None:
+    """Student's t-test of one sample against a constant."""
+    if sample.deviation is None:
+        return None
+    error = sample.deviation / math.sqrt(sample.count)
+    return _t_test(sample.mean - value, error, sample.count - 1, sample.count, False)
+
+
+def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: bool) -> TTest:
+    from scipy.special import stdtr
+
+    if error == 0:
+        return TTest(difference, float(difference == 0), seeds, paired)
+    return TTest(difference, 2 * float(stdtr(degrees, -abs(difference / error))), seeds, paired)
+
+
+def format_p(p: float) -> str:
+    """`p < 0.001`, `p = 0.042`."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 @dataclass(frozen=True)
@@ -34,46 +128,6 @@ class Interval:
     high: float
     confidence: float
     resamples: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """Of a sample (ddof 1); None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    centre = mean(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
-
-
-def t_test(first: Sequence[float], second: Sequence[float]) -> TTest | None:
-    """Student's unpaired t-test with equal variances; None if either side has fewer than two values."""
-    one, other = deviation(first), deviation(second)
-    if one is None or other is None:
-        return None
-    return t_test_from_summaries((mean(first), one, len(first)), (mean(second), other, len(second)))
-
-
-def t_test_from_summaries(first: tuple[float, float, int], second: tuple[float, float, int]) -> TTest:
-    """The same from (mean, sample deviation, count), such as a published table gives."""
-    from scipy.special import stdtr
-
-    (mean_one, deviation_one, count_one), (mean_two, deviation_two, count_two) = first, second
-    degrees = count_one + count_two - 2
-    assert count_one >= 1 and count_two >= 1 and degrees >= 1, (count_one, count_two)
-    pooled = ((count_one - 1) * deviation_one**2 + (count_two - 1) * deviation_two**2) / degrees
-    error = math.sqrt(pooled * (1 / count_one + 1 / count_two))
-    difference = mean_one - mean_two
-    if error == 0:
-        return TTest(0.0, degrees, 1.0) if difference == 0 else TTest(math.copysign(math.inf, difference), degrees, 0.0)
-    t = difference / error
-    return TTest(t, degrees, 2 * float(stdtr(degrees, -abs(t))))
 
 
 def paired_bootstrap(
@@ -87,8 +141,8 @@ def paired_bootstrap(
     """Percentile interval of the difference in A between two methods, over test images.
 
     `first` and `second` are bool [seeds, test images]: whether a run of the method was right. They may have different
-    numbers of seeds; a method's hits are averaged over its own. Images are drawn with replacement within each task, the
-    same draw for both methods (that makes it paired), and tasks weigh the same, as in A.
+    numbers of seeds; each method's hits are averaged over its own. Images are drawn with replacement within each task,
+    the same draw for both methods (paired), and every task has the same weight, as in A.
     """
     import torch
 
@@ -97,24 +151,25 @@ def paired_bootstrap(
     assert first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1] == len(task)
     gain = 100 * (first.mean(axis=0, dtype=np.float64) - second.mean(axis=0, dtype=np.float64))
     tasks = np.unique(task)
-    centre, drawn = 0.0, np.zeros(resamples)
+    centre, resampled = 0.0, np.zeros(resamples)
     for number in tasks:
         part = gain[task == number]
         source = generator(seed, "bootstrap", int(number))
         height = max(1, BOOTSTRAP_ENTRIES // len(part))
         for start in range(0, resamples, height):
             size = (min(height, resamples - start), len(part))
-            drawn[start : start + height] += part[torch.randint(len(part), size, generator=source).numpy()].mean(axis=1)
+            indices = torch.randint(len(part), size, generator=source).numpy()
+            resampled[start : start + height] += part[indices].mean(axis=1)
         centre += float(part.mean())
-    low, high = np.quantile(drawn / len(tasks), [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(resampled / len(tasks), [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(centre / len(tasks), float(low), float(high), confidence, resamples)
 
 
 def mark(values: Sequence[float | None], higher_is_better: bool = True, decimals: int = 1) -> list[Mark | None]:
     """Which values of a column are best and second best.
 
-    The rule: values are compared as printed (rounded to `decimals`). All rows with the best printed value are `best`,
-    all with the next distinct printed value are `second`; None competes with nobody. Significance plays no part.
+    Values are compared as printed (rounded to `decimals`). All rows with the best printed value are `best`, all with
+    the next distinct printed value are `second`; None is not ranked. Significance plays no part.
     """
     printed = [None if value is None else round(value, decimals) + 0.0 for value in values]
     ranked = sorted({value for value in printed if value is not None}, reverse=higher_is_better)

@@ -8,18 +8,16 @@ from typing import Literal
 
 import numpy as np
 
+from osiris.console import notice
 from osiris.errors import UserError
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.fingerprint import require_same
-from osiris.evaluation.published import Summary
+from osiris.evaluation.published import REFERENCES
 from osiris.evaluation.runs import Run
-from osiris.evaluation.statistics import deviation, mark, mean, paired_bootstrap, t_test
+from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, t_test
 from osiris.report.style import order_of
 from osiris.report.tables import Cell, Column, Number, Table, number_columns
-
-REFERENCES = ("offline", "d1-only")
-"""Streams that are no continual learning: shown, but out of the competition."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,14 @@ class Group:
     def competes(self) -> bool:
         return self.runs[0].continual and self.runs[0].method not in REFERENCES
 
-    def values(self, protocol: str, metric: str) -> list[float]:
-        found = [run.values(protocol)[metric] for run in self.runs]
-        return [value for value in found if value is not None]
+    def sample(self, protocol: str, metric: str) -> Sample | None:
+        """The metric over seeds; None where no run has it."""
+        by_seed = {run.seed: value for run in self.runs if (value := run.values(protocol)[metric]) is not None}
+        return Sample.of(by_seed) if by_seed else None
+
+    def mean(self, protocol: str, metric: str) -> float | None:
+        sample = self.sample(protocol, metric)
+        return None if sample is None else sample.mean
 
 
 def published_table(benchmark: str, protocol: str) -> Table:
@@ -44,19 +47,17 @@ def published_table(benchmark: str, protocol: str) -> Table:
 
 
 def ablation_table(protocol: str) -> Table:
-    benchmark = published.document()["ablation"]["benchmark"]
     rows = published.published_ablation(protocol)
-    return _published(f"ablation of osiris-d on {benchmark}, {protocol} KNN, as published", rows, METRICS)
+    return _published(f"ablation of osiris-d on {published.TWENTY}, {protocol} KNN, as published", rows, METRICS)
 
 
 def environment_table() -> Table:
-    about = published.document()["environments"]
     rows = published.published_environments()
-    title = f"accuracy within each environment of {about['benchmark']}, {about['protocol']} KNN, as published"
+    title = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment KNN, as published"
     return _published(title, rows, tuple(next(iter(rows.values()))))
 
 
-def _published(title: str, rows: dict[str, dict[str, Summary]], metrics: Sequence[str]) -> Table:
+def _published(title: str, rows: dict[str, dict[str, Sample]], metrics: Sequence[str]) -> Table:
     order = [name for name in rows if name not in REFERENCES] + [name for name in rows if name in REFERENCES]
     columns = []
     for column in number_columns(metrics):
@@ -65,11 +66,11 @@ def _published(title: str, rows: dict[str, dict[str, Summary]], metrics: Sequenc
         columns.append(mark(competing, column.better == "higher"))
     cells = []
     for index, name in enumerate(order):
-        found = [rows[name].get(metric) for metric in metrics]
-        cells.append((name, *(_number(one, marks[index]) for one, marks in zip(found, columns, strict=True))))
+        samples = [rows[name].get(metric) for metric in metrics]
+        cells.append((name, *(_number(sample, marks[index]) for sample, marks in zip(samples, columns, strict=True))))
     notes = (
         f"percent, mean ± deviation over three seeds; {published.settings()}",
-        "the paper's own marks are not consistent; these follow one rule, and offline is out of the competition",
+        "the paper's own marks are not consistent; these follow one rule, and offline is not ranked",
     )
     rule = frozenset(number for number, name in enumerate(order) if name in REFERENCES)
     return Table(title, (Column("method"), *number_columns(metrics)), tuple(cells), notes, rule)
@@ -86,18 +87,19 @@ def comparison_table(
     groups = group(runs, by)
     marks = []
     for column in number_columns(METRICS):
-        means = [_mean(one.values(protocol, column.name)) if one.competes else None for one in groups]
+        means = [one.mean(protocol, column.name) if one.competes else None for one in groups]
         marks.append(mark(means, column.better == "higher"))
-    best = max((one for one in groups if one.competes), key=lambda one: _order(one, protocol), default=None)
-    paper = published.published(runs[0].benchmark, protocol) if with_paper else {}
-    if with_paper and runs[0].benchmark == published.document()["ablation"]["benchmark"]:
-        paper = published.published_ablation(protocol) | paper
+    ranked = [one for one in groups if one.competes and one.sample(protocol, "A") is not None]
+    best = max(ranked, key=lambda one: one.mean(protocol, "A") or 0.0, default=None)
+    paper = published.published_rows(runs[0].benchmark, protocol) if with_paper else {}
+    if with_paper and not paper:
+        notice(f"the paper has no {protocol} numbers for {runs[0].benchmark}; the table shows your runs alone.")
     rows: list[tuple[Cell, ...]] = []
     rules = set()
     for index, one in enumerate(groups):
         if index and (paper or (not one.competes and groups[index - 1].competes)):
             rules.add(len(rows))
-        numbers = [_over_seeds(one.values(protocol, name), marks[at][index]) for at, name in enumerate(METRICS)]
+        numbers = [_number(one.sample(protocol, name), marks[at][index]) for at, name in enumerate(METRICS)]
         rows.append((one.name, str(len(one.runs)), *numbers, *_against(one, best, protocol)))
         known = paper.get(one.runs[0].method)
         if known:
@@ -105,11 +107,11 @@ def comparison_table(
     columns = (Column("method"), Column("seeds"), *number_columns(METRICS), Column("p"), Column("A - best A"))
     if all(row[-2:] == ("", "") for row in rows):
         columns, rows, best = columns[:-2], [row[:-2] for row in rows], None
-    return Table(_title(runs, protocol), columns, tuple(rows), _notes(runs, best, with_paper), frozenset(rules))
+    return Table(_title(runs, protocol), columns, tuple(rows), _notes(runs, best, bool(paper)), frozenset(rules))
 
 
 def check(runs: Sequence[Run]) -> None:
-    """Refuse what cannot stand in one table."""
+    """Refuse runs that cannot be compared."""
     if not runs:
         raise UserError("there are no runs to compare.")
     require_same({str(run.path): run.fingerprint for run in runs})
@@ -120,7 +122,7 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
-    """Methods in the order of the zoo (runs in the order of appearance), references last."""
+    """Methods in the order of the zoo (runs in the order given), references last."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         members = groups.setdefault(run.method if by == "method" else str(run.path), [])
@@ -147,8 +149,8 @@ def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[s
     notes = ["percent, mean ± sample deviation (ddof 1) over seeds"]
     if best is not None:
         notes.append(
-            f"compared with {best.name}, the best A: p of an unpaired t-test over seeds, and the difference in A with"
-            " its 95% paired bootstrap interval over test images"
+            f"compared with {best.name}, the best A: p of a t-test over seeds (paired where methods share at least two "
+            "seeds), and the difference in A with its 95% paired bootstrap interval over test images"
         )
     if with_paper:
         notes.append(f"paper: three seeds, {published.settings()}")
@@ -156,7 +158,7 @@ def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[s
 
 
 def config_differences(runs: Sequence[Run]) -> list[str]:
-    """Training settings that the protocol does not fix: said, not refused. Methods may differ in their own options."""
+    """Differences in training, which the protocol does not fix. Methods may differ in their own options."""
     notes = []
     methods = sorted({run.method for run in runs})
     for name in sorted({name for run in runs for name in run.config}):
@@ -170,17 +172,18 @@ def config_differences(runs: Sequence[Run]) -> list[str]:
         for subset in subsets:
             values = {repr(run.config[name]): run for run in subset if name in run.config}
             if len(values) > 1:
-                shown = "; ".join(f"{value} in {run.path}" for value, run in values.items())
-                notes.append(f"mind that {name} differs: {shown}")
+                listed = "; ".join(f"{value} in {run.path}" for value, run in values.items())
+                notes.append(f"note that {name} differs: {listed}")
     return notes
 
 
 def _against(one: Group, best: Group | None, protocol: str) -> tuple[str, str]:
-    """(p of the t-test on A, difference in A with its bootstrap interval), empty where there is nothing to compare."""
+    """(p of the t-test on A, difference in A with its bootstrap interval); empty for the best row itself."""
     if best is None or one is best:
         return "", ""
-    test = t_test(one.values(protocol, "A"), best.values(protocol, "A"))
-    p = "" if test is None else "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"
+    ours, highest = one.sample(protocol, "A"), best.sample(protocol, "A")
+    test = None if ours is None or highest is None else t_test(ours, highest)
+    p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
     mine, theirs = _hits(one, protocol), _hits(best, protocol)
     if mine is None or theirs is None or mine[0].shape[1] != theirs[0].shape[1]:
         return p, ""
@@ -189,25 +192,13 @@ def _against(one: Group, best: Group | None, protocol: str) -> tuple[str, str]:
 
 
 def _hits(one: Group, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
-    found = [run.hits(protocol) for run in one.runs]
-    known = [hits for hits in found if hits is not None]
-    if len(known) < len(found):
+    """(bool [seeds, test images]: whether the run was right, int [test images]: their tasks), or None."""
+    hits = [run.hits(protocol) for run in one.runs]
+    known = [pair for pair in hits if pair is not None]
+    if len(known) < len(hits):
         return None
-    return np.stack([hit for hit, _ in known]), known[0][1]
+    return np.stack([right for right, _ in known]), known[0][1]
 
 
-def _order(one: Group, protocol: str) -> float:
-    value = _mean(one.values(protocol, "A"))
-    return float("-inf") if value is None else value
-
-
-def _mean(values: list[float]) -> float | None:
-    return mean(values) if values else None
-
-
-def _over_seeds(values: list[float], how: Literal["best", "second"] | None) -> Number:
-    return Number(_mean(values), deviation(values), how)
-
-
-def _number(summary: Summary | None, how: Literal["best", "second"] | None = None) -> Number:
-    return Number(None) if summary is None else Number(summary.mean, summary.deviation, how)
+def _number(sample: Sample | None, how: Literal["best", "second"] | None = None) -> Number:
+    return Number(None) if sample is None else Number(sample.mean, sample.deviation, how)

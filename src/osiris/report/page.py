@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import osiris
-from osiris.claims.page import claims_section
 from osiris.console import progress
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
@@ -17,9 +16,11 @@ from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
 from osiris.framework.tracing import one_thread
 from osiris.report import markup, svg
+from osiris.report.claims_section import claims_section, scale_of
 from osiris.report.sections import made_section, study_sections
 from osiris.report.studies import Study, StudyRun, seeds_of, studies
 from osiris.report.style import METHODS, order_of, style_of
+from osiris.report.tables import Number
 from osiris.report.writer import Chapter, ReportWriter
 
 
@@ -111,7 +112,8 @@ def _lead(found: Sequence[Study]) -> str:
         images = f"{study.metrics.fingerprint.train_images:,} training images"
         sentences.append(
             f"{names}{more} on {html.escape(study.benchmark)}: {images} without labels, in "
-            f"{len(study.task_names)} tasks seen one after the other ({html.escape(seeds_of(study.main))})."
+            f"{len(study.task_names)} tasks seen one after the other ({html.escape(seeds_of(study.main))}). "
+            f"<b>Scale:</b> {html.escape(scale_of(study))}"
         )
     return " ".join(sentences)
 
@@ -125,9 +127,9 @@ def _heads(study: Study) -> tuple[list[dict[str, str]], str]:
     untrained = study.untrained(protocol)
     if untrained is not None:
         cards.append(_card("untrained encoder", METHODS["untrained encoder"], [untrained]))
-    ranked = sorted(study.by_label.items(), key=lambda pair: -mean(_values(pair[1], protocol)))
+    ranked = sorted(study.by_label.items(), key=lambda pair: -(mean(_values(pair[1], protocol)) or 0.0))
     chosen = {label for label, _ in ranked[:3]} | ({"ft", "osiris-d", "offline"} & set(study.by_label))
-    for label, items in sorted(study.by_label.items(), key=lambda pair: mean(_values(pair[1], protocol))):
+    for label, items in sorted(study.by_label.items(), key=lambda pair: mean(_values(pair[1], protocol)) or 0.0):
         if label in chosen:
             cards.append(_card(label, style_of(label), _values(items, protocol)))
     note = f"Overall accuracy A after the last task on {study.benchmark}, {protocol} KNN, {seeds_of(study.main)}."
@@ -135,10 +137,9 @@ def _heads(study: Study) -> tuple[list[dict[str, str]], str]:
 
 
 def _values(items: Sequence[StudyRun], protocol: str) -> list[float]:
-    return [value for item in items if (value := item.run.values(protocol)["A"]) is not None] or [0.0]
+    return [value for item in items if (value := item.run.values(protocol)["A"]) is not None]
 
 
 def _card(name: str, style, values: list[float]) -> dict[str, str]:
-    spread = deviation(values)
-    shown = "" if spread is None else f"{spread:.1f}"
-    return {"name": name, "swatch": markup.swatch(style), "value": f"{mean(values):.1f}", "spread": shown}
+    number = Number(mean(values), deviation(values))
+    return {"name": name, "swatch": markup.swatch(style), "value": number.printed, "spread": number.spread}

@@ -14,8 +14,6 @@ from osiris.report.style import base_name, order_of
 from osiris.report.tables import Cell, Column, Number, Table, number_columns
 
 GROUPS = {"reference": 0, "replay": 1, "distillation": 2, "other": 3}
-ABLATIONS = ("osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past", "osiris-d")
-"""The rows of Table 4."""
 
 
 def main_table(study: Study, protocol: str, labels: Sequence[str] | None = None) -> Table:
@@ -56,7 +54,7 @@ def _group(label: str) -> int:
 
 
 def _section(label: str) -> tuple[bool, int]:
-    return base_name(label) in ("offline", "d1-only"), _group(label)
+    return base_name(label) in published.REFERENCES, _group(label)
 
 
 def ablation_table(study: Study, protocol: str) -> Table | None:
@@ -81,11 +79,11 @@ def environment_table(study: Study) -> Table | None:
     if not names:
         return None
     ours = {label: [_environments(items, name) for name in names] for label, items in study.by_label.items()}
-    marks = [mark([_mean(values[column]) for values in ours.values()]) for column in range(len(names))]
-    paper = published.published_environments() if study.benchmark == "structured-tiny-imagenet" else {}
+    marks = [mark([mean(values[column]) for values in ours.values()]) for column in range(len(names))]
+    paper = published.published_environments() if study.benchmark == published.ENVIRONMENTS else {}
     rows: list[tuple[Cell, ...]] = []
     for index, (label, values) in enumerate(ours.items()):
-        numbers = [Number(_mean(one), deviation(one), marks[at][index]) for at, one in enumerate(values)]
+        numbers = [Number(mean(one), deviation(one), marks[at][index]) for at, one in enumerate(values)]
         rows.append((label, str(len(study.by_label[label])), *numbers))
         known = paper.get(label)
         if known:
@@ -99,7 +97,3 @@ def environment_table(study: Study) -> Table | None:
 def _environments(items: list[StudyRun], name: str) -> list[float]:
     found = [(item.run.metrics.evaluations[-1].environments or {}).get(name) for item in items]
     return [value for value in found if value is not None]
-
-
-def _mean(values: list[float]) -> float | None:
-    return mean(values) if values else None
