@@ -16,12 +16,17 @@ messages = Console(stderr=True)
 """Notices, warnings and progress go here (standard error)."""
 
 
+def printable(text: str) -> str:
+    """`text` with control characters (such as ESC in a file name) written as escapes: they cannot move the cursor."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def notice(text: str) -> None:
-    messages.print(f"[dim]note:[/dim] {escape(text)}", highlight=False)
+    messages.print(f"[dim]note:[/dim] {escape(printable(text))}", highlight=False)
 
 
 def warn(text: str) -> None:
-    messages.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+    messages.print(f"[yellow]warning:[/yellow] {escape(printable(text))}", highlight=False)
 
 
 class Ticker:

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any
 
 
+def cache_directory() -> Path:
+    """OSIRIS_CACHE, else `osiris` in XDG_CACHE_HOME, else ~/.cache/osiris. Empty and relative XDG paths are ignored."""
+    if given := os.environ.get("OSIRIS_CACHE"):
+        return Path(given).expanduser()
+    standard = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (standard if standard.is_absolute() else Path.home() / ".cache") / "osiris"
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to the disk, then move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,152 +1,226 @@
+"""The cache: written once, whole or not at all, damage is found, an unusable directory is no obstacle."""
+
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from osiris.data import cache
+from osiris.data import cache, decode_table
+from osiris.data.benchmark import Benchmark
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from osiris.files import cache_directory
+from pictures import write_pictures
 
 
-def build_numbers(directory: Path) -> dict:
-    writer = cache.ArrayWriter(directory / "train-images.npy")
-    for value in range(5):
-        writer.append(np.full((3, 4, 4), value, dtype=np.uint8))
-    writer.close()
-    return {"dataset": "numbers"}
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for seed, name in enumerate(("cat", "dog")):
+        write_pictures(tmp_path / "photos" / "a" / name, 5, seed)
+    return tmp_path / "photos"
 
 
-def leftovers(root: Path) -> list[str]:
+def load(folder: Path) -> Benchmark:
+    return load_benchmark(BenchmarkConfig(f"folder:{folder}"))
+
+
+def pixels(benchmark: Benchmark) -> torch.Tensor:
+    return benchmark.train.images.take(torch.arange(len(benchmark.train)))
+
+
+def entries(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_built_once_then_memory_mapped(cache_directory: Path) -> None:
-    first = cache.open_or_build("numbers-1", "numbers", build_numbers)
-    again = cache.open_or_build("numbers-1", "numbers", lambda directory: pytest.fail("built twice"))
-    images = again.array("train", "images")
-    assert isinstance(images, np.memmap) and images.shape == (5, 3, 4, 4)
-    assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
-    assert again.array("train", "labels") is None
-    assert again.manifest == first.manifest and first.bytes_on_disk() == 5 * 48 + 128
-    assert leftovers(cache_directory) == ["numbers-1"]
-    again.verify()
+def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_table, "decode_all", lambda *_: pytest.fail("decoded again"))
 
 
-def test_verify_finds_a_changed_byte_and_a_short_file_is_built_again() -> None:
-    entry = cache.open_or_build("numbers-1", "numbers", build_numbers)
-    path = entry.directory / "train-images.npy"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + b"\x99")
-    with pytest.raises(UserError, match="damaged"):
-        entry.verify()
-    path.write_bytes(whole[:-1])
-    assert cache.open_entry("numbers-1") is None
-    cache.open_or_build("numbers-1", "numbers", build_numbers).verify()
+def test_decoded_once_then_memory_mapped(photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(photos)
+    forbid_decoding(monkeypatch)
+    again = load(photos)
+    assert again.location == first.location and entries(cache_directory) == [first.location.name]  # type: ignore[union-attr]
+    assert torch.equal(pixels(first), pixels(again)) and first.checksum == again.checksum
+    assert first.contents == again.contents
+    assert isinstance(again.train.images.source.array, np.memmap)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"version": 0, "files": {}}'])
-def test_an_unreadable_manifest_counts_as_no_entry(manifest: str) -> None:
-    entry = cache.open_or_build("numbers-1", "numbers", build_numbers)
-    (entry.directory / "manifest.json").write_text(manifest)
-    assert cache.open_entry("numbers-1") is None
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("images.bin", lambda content: content[:-1], "bytes instead of"),
+        ("images.bin", lambda content: bytes(255 - byte for byte in content), "has changed"),
+        ("rows.npz", lambda content: content[:-300] + b"\x01" + content[-299:], "labels in rows.npz have changed"),
+        ("manifest.json", lambda content: b"{}", "damaged"),
+        ("manifest.json", lambda content: b"", "damaged"),
+    ],
+)
+def test_damage_is_found_when_an_entry_is_opened(
+    photos: Path, capsys: pytest.CaptureFixture[str], file: str, damage, message: str
+) -> None:
+    before = load(photos)
+    assert before.location is not None
+    path, whole = before.location / file, pixels(before)
+    path.write_bytes(damage(path.read_bytes()))
+    after = load(photos)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert after.checksum == before.checksum and after.contents == before.contents
+    assert torch.equal(pixels(after), whole)
 
 
-def test_disk_full_leaves_nothing_behind(cache_directory: Path) -> None:
-    def fill(directory: Path) -> dict:
-        build_numbers(directory)
+def test_verify_finds_one_changed_bit(photos: Path) -> None:
+    location = load(photos).location
+    assert location is not None and cache.open_entry(location.name, verify=True) is not None
+    content = bytearray((location / "images.bin").read_bytes())
+    content[-1] ^= 1
+    (location / "images.bin").write_bytes(content)
+    assert cache.open_entry(location.name, verify=True) is None
+
+
+def test_another_version_is_decoded_again_silently(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    location = load(photos).location
+    assert location is not None
+    text = (location / "manifest.json").read_text()
+    (location / "manifest.json").write_text(text.replace(f'"version": {cache.VERSION}', '"version": 0'))
+    assert cache.open_entry(location.name) is None and capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_no_obstacle(
+    photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(UserError, match=r"the disk is full: numbers .*OSIRIS_CACHE"):
-        cache.open_or_build("numbers-1", "numbers", fill)
-    assert leftovers(cache_directory) == []
-    cache.open_or_build("numbers-1", "numbers", build_numbers)
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_table.os, "fsync", fail)
+        in_memory = load(photos)
+    told = capsys.readouterr().err.replace("\n", "")
+    assert f"the disk of the cache {cache_directory} is full" in told and "into memory" in told
+    assert in_memory.location is None and entries(cache_directory) == []
+    assert in_memory.checksum == load(photos).checksum and torch.equal(pixels(in_memory), pixels(load(photos)))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_the_writer_meets_a_full_disk_with_an_error_not_a_signal() -> None:
-    writer = cache.ArrayWriter(Path("/dev/full"))
-    with pytest.raises(OSError, match="No space left"):
-        for _ in range(100):
-            writer.append(np.zeros((3, 64, 64), dtype=np.uint8))
-
-
-def test_a_read_only_cache_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_is_no_obstacle(
+    photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(*_args: object, **_options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match="Point OSIRIS_CACHE to a directory you may write to"):
-        cache.open_or_build("numbers-1", "numbers", build_numbers)
+    assert load(photos).location is None
+    assert f"the cache {cache_directory} cannot be written (Permission denied)" in capsys.readouterr().err.replace(
+        "\n", ""
+    )
 
 
-def test_leftovers_of_a_killed_process_are_removed(cache_directory: Path) -> None:
-    stale = cache_directory / ".building-numbers-1-abc"
-    stale.mkdir(parents=True)
-    (stale / "train-images.npy").write_bytes(b"half")
-    cache.open_or_build("numbers-1", "numbers", build_numbers)
-    assert leftovers(cache_directory) == ["numbers-1"]
+def test_a_file_in_place_of_the_cache(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "file"))
+    assert load(photos).location is None
 
 
-def test_two_threads_build_once() -> None:
-    built: list[int] = []
+def test_what_was_written_is_read_back(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_table, "zlib", SimpleNamespace(crc32=lambda _: 1))
+    with pytest.raises(UserError, match="reads back differently"):
+        load(photos)
 
-    def slow(directory: Path) -> dict:
-        built.append(1)
+
+def test_leftovers_of_a_killed_process_are_removed(photos: Path, cache_directory: Path) -> None:
+    location = load(photos).location
+    assert location is not None
+    location.rename(cache_directory / f".building-{location.name}-abc")
+    load(photos)
+    assert entries(cache_directory) == [location.name]
+
+
+def test_three_threads_decode_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    real = decode_table.decode_all
+
+    def slow(*given):
+        decoded.append(1)
         time.sleep(0.2)
-        return build_numbers(directory)
+        return real(*given)
 
-    threads = [threading.Thread(target=cache.open_or_build, args=("numbers-1", "numbers", slow)) for _ in range(3)]
+    monkeypatch.setattr(decode_table, "decode_all", slow)
+    threads = [threading.Thread(target=load, args=(photos,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert built == [1] and cache.open_entry("numbers-1") is not None
+    assert decoded == [1]
 
 
 PROCESS = """
 import sys, time
 from pathlib import Path
-from osiris.data import cache
-import numpy as np
+from osiris.data import decode_table
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
 
-def build(directory):
-    log = Path(sys.argv[1])
-    with log.open("a") as file:
-        file.write("building\\n")
-    time.sleep(1.0)
-    writer = cache.ArrayWriter(directory / "train-images.npy")
-    writer.append(np.zeros((3, 4, 4), dtype=np.uint8))
-    writer.close()
-    return {}
-
-print(cache.open_or_build("shared-1", "shared", build).directory)
+real = decode_table.decode_all
+def slow(*given):
+    with Path(sys.argv[1]).open("a") as file:
+        file.write("decoding\\n")
+    while not Path(sys.argv[1] + "-go").exists():
+        time.sleep(0.05)
+    return real(*given)
+decode_table.decode_all = slow
+print(load_benchmark(BenchmarkConfig("folder:" + sys.argv[2])).location)
 """
 
 
-def test_two_processes_one_works_the_other_waits(tmp_path: Path) -> None:
+def test_two_processes_one_works_the_other_waits(photos: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    command = [sys.executable, "-c", PROCESS, str(log)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    deadline = time.monotonic() + 30
+    command = [sys.executable, "-c", PROCESS, str(log), str(photos)]
+    start = partial(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = start()
+    deadline = time.monotonic() + 60
     while not log.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    output, errors = first.communicate(timeout=60)
-    assert first.returncode == 0, errors
-    assert output == second.stdout != ""
-    assert log.read_text() == "building\n"
-    assert "another process is caching shared; waiting" in second.stderr
+    second = start()
+    assert second.stderr is not None
+    assert "another process is caching photos; waiting" in second.stderr.readline()
+    log.with_name("log-go").touch()
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert outputs[0] == outputs[1] != "" and log.read_text() == "decoding\n"
 
 
 def test_keys_are_safe_directory_names() -> None:
-    for name in ("../../etc/passwd", "a/b", "", ".", "Räume und Züge", "x" * 500):
+    for name in ("../../etc/passwd", "a/b", "", ".", "Räume und Züge", "x" * 500, "\udc80"):
         key = cache.entry_key(name, "f")
         assert "/" not in key and ".." not in key and len(key) < 100 and not key.startswith((".", "-"))
     assert cache.entry_key("a", "1") != cache.entry_key("a", "2")
+
+
+@pytest.mark.parametrize(
+    ("given", "standard", "expected"),
+    [
+        ("/c", "/x", "/c"),
+        ("", "/x", "/x/osiris"),
+        (None, "/x", "/x/osiris"),
+        (None, "relative", "~/.cache/osiris"),
+        ("", "", "~/.cache/osiris"),
+        ("~/mine", None, "~/mine"),
+    ],
+)
+def test_where_the_cache_is(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, standard: str | None, expected: str
+) -> None:
+    for variable, value in (("OSIRIS_CACHE", given), ("XDG_CACHE_HOME", standard)):
+        monkeypatch.delenv(variable, raising=False)
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+    assert cache_directory() == Path(expected).expanduser()

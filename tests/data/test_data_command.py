@@ -23,7 +23,7 @@ def test_what_it_prints(photos: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["data", f"folder:{photos}"]) == 0
     output = capsys.readouterr()
     assert "1 [one]" in output.out and "cat, dog" in output.out
-    assert "20x20, 12 train, 3 test" in output.out and "(verified)" in output.out
+    assert "20x20, 12 train, 3 test" in output.out and "(verified)" not in output.out
     assert "a fifth of each class" in output.err
 
 
@@ -33,14 +33,17 @@ def test_unlabelled_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "without labels accuracy cannot be computed" in capsys.readouterr().out
 
 
-def test_damage_in_the_cache_is_found(photos: Path, cache_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_in_the_cache_is_found_and_repaired(
+    photos: Path, cache_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["data", f"folder:{photos}"]) == 0
-    (images,) = cache_directory.glob("*/train-images.npy")
-    content = bytearray(images.read_bytes())
-    content[-1] ^= 1
-    images.write_bytes(content)
-    assert main(["data", f"folder:{photos}"]) == 2
-    assert "is damaged. Delete" in capsys.readouterr().err
+    (images,) = cache_directory.glob("*/images.bin")
+    whole = images.read_bytes()
+    images.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert main(["data", f"folder:{photos}", "--verify"]) == 0
+    output = capsys.readouterr()
+    assert "is damaged" in " ".join(output.err.split()) and "(verified)" in output.out
+    assert images.read_bytes() == whole
 
 
 def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

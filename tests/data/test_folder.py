@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
@@ -76,9 +76,9 @@ def test_train_and_test_at_the_top(labelled: Path, tmp_path: Path) -> None:
     assert len(benchmark.train) == 25 and benchmark.test is not None and len(benchmark.test) == 5
     assert benchmark.test.task.tolist() == [0, 0, 0, 1, 1]
     assert benchmark.test.label is not None and benchmark.test.label.tolist() == [0, 0, 0, 1, 1]
-    assert any("its others are left out (notes)" in text for text in benchmark.notices)
+    assert any("the others are left out (notes)" in text for text in benchmark.notices)
     write_pictures(root / "test" / "morning" / "fox", 1, 9)
-    with pytest.raises(UserError, match="the test part has the class 'fox', which has no training images"):
+    with pytest.raises(UserError, match="test labels contain 'fox', which has no training images"):
         load(root)
 
 
@@ -171,16 +171,16 @@ def test_an_empty_episode_class_and_folder(photos: Path, labelled: Path, tmp_pat
 def test_a_class_whose_images_are_all_broken(labelled: Path) -> None:
     for path in (labelled / "morning" / "dog").iterdir():
         path.write_bytes(b"no image")
-    with pytest.raises(UserError, match="the class 'dog' has no usable training images"):
+    with pytest.raises(UserError, match="no usable training images in class 'dog'"):
         load(labelled)
 
 
 def test_nothing_can_be_decoded(tmp_path: Path) -> None:
     (tmp_path / "bad" / "a").mkdir(parents=True)
     (tmp_path / "bad" / "a" / "x.jpg").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"such as .*x.jpg. Are these images"):
+    with pytest.raises(UserError, match=r"for example .*x.jpg. Are these images"):
         load(tmp_path / "bad")
-    with pytest.raises(UserError, match=r"no image of the train part could be decoded.*x.jpg"):
+    with pytest.raises(UserError, match=r"none of the training images can be decoded.*x.jpg"):
         load(tmp_path / "bad", image_size=16)
 
 
@@ -188,9 +188,7 @@ def test_partly_in_class_folders_means_no_labels(labelled: Path) -> None:
     write_pictures(labelled / "evening", 2, 9)
     benchmark = load(labelled)
     assert benchmark.train.label is None and len(benchmark.train) == 27
-    assert any(
-        "2 of 27 images are not in a class folder: all labels are left out" in text for text in benchmark.notices
-    )
+    assert any("2 of 27 images are not in a class folder: all labels are ignored" in text for text in benchmark.notices)
 
 
 def test_loose_images_and_upper_case_and_other_files(labelled: Path) -> None:
@@ -201,7 +199,11 @@ def test_loose_images_and_upper_case_and_other_files(labelled: Path) -> None:
     benchmark = load(labelled)
     assert benchmark.class_names == ("Cat", "cat", "dog")
     told = " ".join(benchmark.notices)
-    assert "1 image(s) lie directly in" in told and "differ only in upper and lower case" in told
+    assert (
+        "1 file(s) that are not images are left out (1 .txt)" in told
+        and "1 image(s) directly in" in told
+        and "differ only in upper and lower case" in told
+    )
 
 
 def test_grey_and_large_tiffs_are_read(tmp_path: Path) -> None:

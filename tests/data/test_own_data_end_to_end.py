@@ -42,7 +42,7 @@ def test_a_labelled_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     metrics = train(f"folder:{folder}", tmp_path / "run")
     assert metrics["labelled"] and metrics["fingerprint"]["tasks"] == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "1 image(s) could not be decoded and were skipped" in told and "is held out for tests" in told
+    assert "1 image(s) could not be decoded and were skipped" in told and "is held out for testing" in told
 
 
 def test_a_folder_decoded_on_the_fly_gives_the_same_numbers(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from osiris.cli import main
 from osiris.data import tinyworld
+from osiris.data.names import DATASETS
 from osiris.data.tinyworld import objects, painting, shapes
 from osiris.errors import UserError
 
@@ -62,8 +63,8 @@ def test_a_new_version_changes_the_pixels(monkeypatch):
 
 def test_channel_statistics_are_those_of_the_images(world):
     pixels = world[0].astype(np.float64) / 255
-    np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), tinyworld.MEAN, atol=0.01)
-    np.testing.assert_allclose(pixels.std(axis=(0, 2, 3)), tinyworld.STD, atol=0.01)
+    np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), DATASETS["tinyworld"].mean, atol=0.01)
+    np.testing.assert_allclose(pixels.std(axis=(0, 2, 3)), DATASETS["tinyworld"].std, atol=0.01)
 
 
 def normalised(images: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from osiris.data.base import ArrayImages, Benchmark, Split
+from osiris.data.benchmark import Benchmark, Split
+from osiris.data.images import ArrayImages
 from osiris.evaluation.features import Features
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from osiris.augment.views import normalise
 from osiris.console import Ticker
-from osiris.data.base import ArrayImages
+from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
 from osiris.evaluation.features import Features, embed, embed_benchmark, join_shards

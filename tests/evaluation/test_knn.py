@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive_knn import compare_with_naive
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.evaluation import knn
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
 from osiris.evaluation.evaluate import rank_test_images
@@ -220,7 +220,7 @@ def test_knn_is_a_small_part_of_an_evaluation():
     """The paper's encoder on 60,000 images against all questions of 10,000 on 50,000; both measured on a part."""
     import time
 
-    from osiris.data.base import ArrayImages
+    from osiris.data.images import ArrayImages
     from osiris.evaluation.features import embed
     from osiris.models import EncoderConfig, build_encoder
 

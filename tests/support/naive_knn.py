@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.evaluation.features import Features
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import naive
-from osiris.data.base import ArrayImages, Benchmark, Split
+from osiris.data.benchmark import Benchmark, Split
+from osiris.data.images import ArrayImages
 from osiris.framework.methods import Method, find_method
 from osiris.framework.objective import Objective
 from osiris.framework.representations import Networks, Representations

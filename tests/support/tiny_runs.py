@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from osiris.data.base import ArrayImages, Benchmark, Split
+from osiris.data.benchmark import Benchmark, Split
+from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osiris.data.base import ArrayImages, Split
+from osiris.data.benchmark import Split
+from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.methods import find_method
 from osiris.training.config import Config, LearningConfig

@@ -1,4 +1,4 @@
-"""`osiris data`: fetch, cache and verify a benchmark ahead of time, and look at it."""
+"""`osiris data`: download and cache a benchmark ahead of time, verify it, and look at it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 if TYPE_CHECKING:
-    from osiris.data.base import Benchmark, Split
+    from osiris.data.benchmark import Benchmark, Split
+    from osiris.data.config import BenchmarkConfig
 
 
 @dataclass(frozen=True)
 class Args:
-    """Fetch a benchmark's data, decode it into the cache and verify it.
+    """Download a benchmark's data, decode it into the cache and show its tasks.
 
     On a cluster, run this where there is a network; training on nodes without one then finds the data in the cache.
 
     Examples:
-        osiris data split-cifar100-20
+        osiris data split-cifar100-20 --verify
         osiris data structured-tiny-imagenet --data-dir ~/downloads/tiny-imagenet
         osiris data folder:photos --show --out sheets
     """
@@ -27,7 +28,9 @@ class Args:
     name: Positional[str]
     """A benchmark (see `osiris list benchmarks`), `split-DATASET-N`, `folder:PATH`, `dataset:NAME`, `arrays:FILE`."""
     data_dir: Path | None = None
-    """Local copy of the hub's files; the default is the variable OSIRIS_DATA, then the hub."""
+    """Local copy of the hub's files. Default: the environment variable OSIRIS_DATA, then the hub."""
+    verify: bool = False
+    """Read every cached image and compare it with its check value. Damaged data is decoded again."""
     show: bool = False
     """Write a contact sheet of each task: a row of images for every class."""
     out: Path = Path("contact-sheets")
@@ -39,13 +42,13 @@ class Args:
     image_size: int | None = None
     """Side of the square images in pixels (default: the data's own)."""
     image_column: str | None = None
-    """Of a `dataset:`: the column with the images."""
+    """For `dataset:`: the column with the images."""
     label_column: str | None = None
-    """Of a `dataset:`: the column with the classes."""
+    """For `dataset:`: the column with the classes."""
     episode_column: str | None = None
-    """Of a `dataset:`: the column with the episodes, such as a date or a place."""
+    """For `dataset:`: the column with the episodes, such as a date or a place."""
     strict: bool = False
-    """Stop at an image that cannot be decoded instead of skipping and listing it."""
+    """Stop at the first image that cannot be decoded instead of skipping and listing it."""
 
 
 COLUMNS = 12
@@ -54,41 +57,55 @@ UNLABELLED_ROWS = 6
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, notice
+    from osiris.console import console, notice, printable
     from osiris.data.benchmarks import load_benchmark
-    from osiris.data.cache import open_entry
-    from osiris.data.config import BenchmarkConfig
+    from osiris.data.config import BenchmarkConfig as Config
 
-    benchmark = load_benchmark(
-        BenchmarkConfig(
-            benchmark=args.name,
-            data_dir=args.data_dir,
-            class_order=args.class_order,
-            shuffle_tasks=args.shuffle_tasks,
-            image_size=args.image_size,
-            image_column=args.image_column,
-            label_column=args.label_column,
-            episode_column=args.episode_column,
-            strict=args.strict,
-        )
+    config = Config(
+        benchmark=args.name,
+        data_dir=args.data_dir,
+        class_order=args.class_order,
+        shuffle_tasks=args.shuffle_tasks,
+        image_size=args.image_size,
+        image_column=args.image_column,
+        label_column=args.label_column,
+        episode_column=args.episode_column,
+        strict=args.strict,
     )
+    benchmark = load_benchmark(config)
+    if args.verify:
+        benchmark = _verify(benchmark, config)
     for text in benchmark.notices:
         notice(text)
     console.print(_table(benchmark))
-    size = 0
-    entry = None if benchmark.location is None else open_entry(benchmark.location.name)
-    if entry is not None:
-        entry.verify()
-        size = entry.bytes_on_disk()
+    place, size = benchmark.location, 0
+    if place is not None:
+        size = sum(path.stat().st_size for path in place.iterdir())
     _, height, width = benchmark.train.images.shape
-    console.print(f"images    {width}x{height}, {len(benchmark.train):,} train, {_count(benchmark.test)} test")
-    console.print(f"classes   {benchmark.class_count or 'none: without labels accuracy cannot be computed'}")
-    console.print(f"cache     {benchmark.location or 'none'} ({size / 2**20:,.0f} MB)", soft_wrap=True, markup=False)
-    console.print(f"checksum  {benchmark.checksum} (verified)", soft_wrap=True, markup=False)
+    for line in (
+        f"images    {width}x{height}, {len(benchmark.train):,} train, {_count(benchmark.test)} test",
+        f"classes   {benchmark.class_count or 'none: without labels accuracy cannot be computed'}",
+        f"cache     {place or 'none: the images are in memory'} ({size / 2**20:,.0f} MB)",
+        f"checksum  {benchmark.checksum}{' (verified)' if args.verify else ''}",
+    ):
+        console.print(printable(line), soft_wrap=True, markup=False)
     if args.show:
         for path in write_contact_sheets(benchmark, args.out):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
     return 0
+
+
+def _verify(benchmark: Benchmark, config: BenchmarkConfig) -> Benchmark:
+    """Check every cached image; decode damaged data again."""
+    import shutil
+
+    from osiris.data.benchmarks import load_benchmark
+    from osiris.data.cache import open_entry
+
+    if benchmark.location is None or open_entry(benchmark.location.name, verify=True) is not None:
+        return benchmark
+    shutil.rmtree(benchmark.location)
+    return load_benchmark(config)
 
 
 def _count(split: Split | None) -> str:
@@ -96,17 +113,22 @@ def _count(split: Split | None) -> str:
 
 
 def _table(benchmark: Benchmark):
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
+
+    from osiris.console import printable
+
+    def text(value: str) -> Text:
+        return Text(printable(value))
 
     environment = {task: name for name, tasks in benchmark.environments for task in tasks}
-    table = Table("task", "train", "test", "classes", title=escape(benchmark.name), title_justify="left")
+    table = Table("task", "train", "test", "classes", title=text(benchmark.name), title_justify="left")
     for task, labels in enumerate(benchmark.tasks):
         test = 0 if benchmark.test is None else int((benchmark.test.task == task).sum())
         name = benchmark.task_names[task] if benchmark.task_names else environment.get(task, "")
         names = ", ".join(benchmark.class_names[label] for label in labels)
         count = len(benchmark.training_indices(task))
-        table.add_row(escape(f"{task + 1} {name}".strip()), f"{count:,}", f"{test:,}", escape(names or "unlabelled"))
+        table.add_row(text(f"{task + 1} {name}".strip()), f"{count:,}", f"{test:,}", text(names or "unlabelled"))
     return table
 
 

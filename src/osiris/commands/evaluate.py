@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from osiris.data.base import Benchmark
+    from osiris.data.benchmark import Benchmark
     from osiris.evaluation.metrics_file import Fingerprint, Scores
 
 

@@ -1,183 +1,241 @@
-"""Benchmarks by name. No torch at import: `osiris list benchmarks` must answer quickly."""
+"""Benchmarks by name or from a user's own images. No torch at import: `osiris list benchmarks` must answer quickly."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from osiris.data.config import BenchmarkConfig
-from osiris.data.known import (
-    KNOWN,
-    TINYWORLD_SIZE,
-    TINYWORLD_TEST_PER_CLASS,
-    TINYWORLD_TRAIN_PER_CLASS,
-    KnownDataset,
-)
-from osiris.errors import UserError, unknown
+from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, KnownDataset, parse_name
+from osiris.errors import UserError
 
 if TYPE_CHECKING:
-    from osiris.data.assemble import Source
-    from osiris.data.base import Benchmark
+    from osiris.data.benchmark import Benchmark
     from osiris.data.cache import Entry
-
-
-@dataclass(frozen=True)
-class NamedBenchmark:
-    """A data set and the order in which its classes come."""
-
-    name: str
-    dataset: str
-    task_count: int
-    order: str
-    about: str
-
-
-NAMED: dict[str, NamedBenchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
-        NamedBenchmark("tinyworld", "tinyworld", 0, "own", "drawn on the spot: for demos and tests"),
-        NamedBenchmark("split-cifar100-5", "cifar100", 5, "random", "Table 2: 5 tasks of 20 random classes"),
-        NamedBenchmark("split-cifar100-20", "cifar100", 20, "random", "Table 2: 20 tasks of 5 random classes"),
-        NamedBenchmark("structured-cifar100", "cifar100", 10, "structured", "Table 3: 10 tasks of 2 superclasses"),
-        NamedBenchmark("structured-tiny-imagenet", "tiny-imagenet", 10, "structured", "Table 3: indoor, city, wild"),
-        NamedBenchmark("split-tiny-imagenet-10", "tiny-imagenet", 10, "random", "10 tasks of 20 random classes"),
-    )
-}
-PATTERNS = ("split-DATASET-N", "folder:PATH", "dataset:NAME_OR_PATH", "arrays:FILE.npz")
-OWN = ("folder", "dataset", "arrays")
-SPLIT = re.compile(r"^split-(?P<dataset>.+)-(?P<tasks>\d+)$")
+    from osiris.data.table import Rows, Source, Values
 
 
 def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """The benchmark that `config` names, with its images in the cache or in memory."""
-    name = config.benchmark
+    name = parse_name(config.benchmark)
     if config.image_size is not None and not 8 <= config.image_size <= 1024:
         raise UserError(f"--image-size {config.image_size}: choose a side between 8 and 1024 pixels.")
-    if name == "tinyworld":
-        return _tinyworld(config)
-    if name in NAMED:
-        named = NAMED[name]
-        return _by_class(name, named.dataset, named.task_count, named.order, config)
-    kind, _, place = name.partition(":")
-    if kind in OWN and place:
-        return _by_episode(name, kind, place, config)
-    match = SPLIT.match(name)
-    if match:
-        return _by_class(name, match["dataset"], int(match["tasks"]), "random", config)
-    raise unknown("benchmark", name, [*NAMED, *PATTERNS])
+    if name.task_count is None and config.class_order is not None:
+        raise UserError(
+            f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
+        )
+    return _divide(name, open_source(name, config), config)
 
 
-def _by_class(name: str, dataset: str, task_count: int, order: str, config: BenchmarkConfig) -> Benchmark:
-    from osiris.data import assemble, orders
+def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
+    """Find the data without reading it."""
+    if name.kind == "known":
+        if name.place == "tinyworld":
+            from osiris.data.tinyworld.source import tinyworld_source
 
-    source = _source(name, dataset, config)
-    default = orders.packaged_order(dataset, order) if dataset in KNOWN else None
-    tasks = orders.choose_tasks(name, source.class_names, source.class_aliases, task_count, default, config.class_order)
-    structured = dataset == "tiny-imagenet" and order == "structured" and config.class_order is None
-    environments = orders.tiny_imagenet_environments() if structured else ()
-    return assemble.by_class(name, source, tasks, config, environments)
+            return tinyworld_source(config)
+        from osiris.data.huggingface import known_source
 
+        return known_source(DATASETS[name.place], config)
+    if name.kind == "folder":
+        from osiris.data.folder import folder_source
 
-def _source(name: str, dataset: str, config: BenchmarkConfig) -> Source:
-    """DATASET of a `split-DATASET-N`."""
-    if dataset in KNOWN:
-        from osiris.data.hub import load_known
+        return folder_source(Path(name.place), by_class=name.task_count is not None)
+    if name.kind == "arrays":
+        from osiris.data.arrays import file_source
 
-        return load_known(KNOWN[dataset], config)
-    if dataset == "tinyworld":
-        from osiris.data.drawn import load_tinyworld
+        return file_source(Path(name.place))
+    from osiris.data.huggingface import dataset_source
 
-        return load_tinyworld(config)
-    kind, _, place = dataset.partition(":")
-    if kind in OWN and place:
-        return _own(kind, place, config, by_class=True)
-    if "/" in dataset or Path(dataset).exists():  # a hub's OWNER/NAME, or a place on this disk
-        return _own("dataset", dataset, config, by_class=True)
-    raise unknown("benchmark", name, [*NAMED, *PATTERNS])
+    return dataset_source(name.place, config)
 
 
-def _by_episode(name: str, kind: str, place: str, config: BenchmarkConfig) -> Benchmark:
-    from osiris.data import assemble
+def _divide(name: BenchmarkName, source: Source, config: BenchmarkConfig) -> Benchmark:
+    from osiris.data import orders, tasks
+    from osiris.data.dataset import load_dataset
 
-    if config.class_order is not None:
-        raise UserError(f"--class-order needs tasks made of classes: use split-{name}-N to cut {place} into N tasks.")
-    return assemble.by_episode(name, _own(kind, place, config, by_class=False), config)
-
-
-def _own(kind: str, place: str, config: BenchmarkConfig, by_class: bool) -> Source:
-    if kind == "arrays":
-        from osiris.data.arrays import load_arrays
-
-        return load_arrays(Path(place), config)
-    from osiris.data.own import load_own
-
-    if kind == "folder":
-        from osiris.data.folder import list_folder
-
-        catalogue = list_folder(Path(place), by_class)
-        return load_own(catalogue.name, [catalogue.content, f"by_class={by_class}"], lambda: catalogue, config)
-    from osiris.data.local import resolve_place
-    from osiris.data.tables import list_table, table_fingerprint
-
-    place = resolve_place(place, config.data_dir)
-    return load_own(place, table_fingerprint(place, config), lambda: list_table(place, config), config)
-
-
-def _tinyworld(config: BenchmarkConfig) -> Benchmark:
-    from osiris.data import assemble, orders, tinyworld
-    from osiris.data.drawn import load_tinyworld
-
-    source = load_tinyworld(config)
-    tasks = tuple(tuple(task) for task in tinyworld.TASKS)
-    environments = tinyworld.ENVIRONMENTS
-    if config.class_order is not None:
-        tasks = orders.choose_tasks("tinyworld", source.class_names, (), len(tasks), None, config.class_order)
-        environments = ()
-    names = tinyworld.TASK_NAMES if config.class_order is None else ()
-    return assemble.by_class("tinyworld", source, tasks, config, environments, names)
-
-
-def describe_benchmarks() -> list[dict[str, Any]]:
-    """What `osiris list benchmarks` shows of each: tasks, classes, images, size on disk, whether the data is here."""
-    return [_describe(named) for named in NAMED.values()]
-
-
-def _describe(named: NamedBenchmark) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": named.name, "about": named.about}
-    if named.dataset == "tinyworld":
+    dataset = load_dataset(source, config)
+    if name.task_count is None:
+        return tasks.by_episode(name.text, dataset, config)
+    own_order = config.class_order is None
+    if name.order == "own" and own_order:
         from osiris.data import tinyworld
 
-        classes = len(tinyworld.CLASS_NAMES)
-        images = (classes * TINYWORLD_TRAIN_PER_CLASS, classes * TINYWORLD_TEST_PER_CLASS)
-        row |= {"tasks": len(tinyworld.TASKS), "classes": classes, "image_size": TINYWORLD_SIZE}
-        return row | {
-            "train_images": images[0],
-            "test_images": images[1],
-            "bytes": None,
-            "present": "drawn on the spot",
-        }
-    known = KNOWN[named.dataset]
-    entry, present = _presence(known)
-    counts = {part: known.class_count * getattr(known, f"{part}_per_class") for part in ("train", "test")}
+        return tasks.by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
+    packaged = None
+    if name.kind == "known" and name.place != "tinyworld":
+        packaged = orders.packaged_order(name.place, name.order)
+    chosen = orders.choose_tasks(
+        name.text, dataset.class_names, dataset.class_aliases, name.task_count, packaged, config.class_order
+    )
+    structured = name.text == "structured-tiny-imagenet" and own_order
+    return tasks.by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
+
+
+def benchmark_from(
+    images: Any,
+    *,
+    episodes: Values | None = None,
+    labels: Values | None = None,
+    test: Any = None,
+    class_names: Sequence[str] | None = None,
+    name: str | None = None,
+    image_size: int | None = None,
+    strict: bool = False,
+) -> Benchmark:
+    """A benchmark made of your own images; each episode is a task.
+
+    Args:
+        images: One of
+            - a folder, laid out as for `folder:PATH` (its subfolders are the episodes);
+            - a list of image files;
+            - a uint8 array or tensor [N, H, W, 3], [N, 3, H, W] or [N, H, W];
+            - a map-style torch `Dataset` whose items are an image or (image, label);
+            - a Hugging Face `Dataset` or `DatasetDict`.
+        episodes: One number, string or date per image; episodes are learned in sorted order. For Hugging Face data also
+            the name of a column. Default: all images are one episode.
+        labels: One class per image, used only for evaluation. For Hugging Face data also the name of a column.
+        test: Test images: of the same kind as `images`, or a tuple (images, labels) or (images, labels, episodes).
+            Default: a fifth of each class, if there are labels.
+        class_names: If given, `labels` are positions in it.
+        name: What to call the benchmark.
+        image_size: Side of the square that images are scaled and cropped to. Default: the median short side, at most
+            224 pixels.
+        strict: Raise an error for an image that cannot be decoded, instead of skipping it.
+
+    Returns:
+        The benchmark; its `notices` tell what was left out or changed.
+    """
+    from osiris.data import tasks
+    from osiris.data.dataset import load_dataset
+
+    source = _own_source(images, episodes, labels, test, class_names, name)
+    config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
+    return tasks.by_episode(source.name, load_dataset(source, config), config)
+
+
+def episode_from(images: Any, name: str, image_size: int | None = None) -> Benchmark:
+    """One episode without labels, from anything that `benchmark_from` takes; of a folder, all images at any depth."""
+    if not isinstance(images, str | Path):
+        benchmark = benchmark_from(images, name=name, image_size=image_size)
+        return replace(benchmark, task_names=(name,) * benchmark.task_count)
+    from osiris.data.folder import images_below
+
+    paths, notices = images_below(Path(images)) if Path(images).expanduser().is_dir() else ([Path(images)], [])
+    if not paths:
+        raise UserError(f"{images} has no images. {' '.join(notices)}".rstrip())
+    benchmark = benchmark_from(paths, episodes=[name] * len(paths), name=name, image_size=image_size)
+    return replace(benchmark, notices=(*notices, *benchmark.notices))
+
+
+def _own_source(
+    images: Any,
+    episodes: Values | None,
+    labels: Values | None,
+    test: Any,
+    class_names: Sequence[str] | None,
+    name: str | None,
+) -> Source:
+    from osiris.data import arrays, folder, huggingface, table
+
+    if isinstance(images, str | Path):
+        if any(value is not None for value in (episodes, labels, class_names)):
+            raise UserError("a folder's subfolders are its episodes and classes: leave out episodes and labels.")
+        source = folder.folder_source(Path(images), test=None if test is None else Path(test))
+        return replace(source, name=name or source.name)
+    first = next(iter(images.values())) if isinstance(images, Mapping) else images
+    if hasattr(first, "features") and hasattr(first, "select_columns"):
+        splits = huggingface.splits_of(images) | ({} if test is None else {"test": test})
+        name = name or "dataset"
+        return table.Source(name, lambda: huggingface.splits_table(name, splits, None, labels, episodes), None)
+    if test is None and _are_paths(images):
+        return folder.paths_source(name or "images", list(images), labels, episodes, class_names)
+    name = name or "images"
+    test_rows = None
+    if test is not None:
+        parts = test if isinstance(test, tuple) else (test,)
+        test_rows = _rows(parts[0], f"{name} (test)", *parts[1:])
+    return arrays.rows_source(name, _rows(images, name, labels, episodes), test_rows, class_names)
+
+
+def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values | None = None) -> Rows:
+    from osiris.data import arrays, folder
+
+    if _are_paths(images):
+        return folder.path_rows([Path(path) for path in images], labels, episodes)
+    if hasattr(images, "dtype"):
+        return arrays.array_rows(images, name, labels, episodes)
+    if hasattr(images, "__len__") and hasattr(images, "__getitem__"):
+        return arrays.torch_rows(images, name, labels, episodes)
+    raise UserError(
+        f"{name}: expected a folder, a list of paths, an array, a tensor, or a data set with a length, not "
+        f"{type(images).__name__}."
+    )
+
+
+def _are_paths(images: Any) -> bool:
+    return isinstance(images, list | tuple) and bool(images) and isinstance(images[0], str | Path)
+
+
+class BenchmarkDescription(TypedDict):
+    """A row of `osiris list benchmarks`."""
+
+    name: str
+    about: str
+    tasks: int
+    classes: int
+    image_size: int
+    train_images: int
+    test_images: int
+    bytes: int | None
+    present: str
+
+
+def describe_benchmarks() -> list[BenchmarkDescription]:
+    """Tasks, classes, images, size on disk of each named benchmark, and whether its data is on this machine."""
+    return [_describe(name, DATASETS[name.place]) for name in BENCHMARKS.values()]
+
+
+def _describe(name: BenchmarkName, known: KnownDataset) -> BenchmarkDescription:
+    train, test = known.class_count * known.train_per_class, known.class_count * known.test_per_class
+    entry, present = (None, "rendered by code") if not known.repository else presence(name, BenchmarkConfig())
     if entry is not None:
-        if entry.manifest["counts"] != counts:
+        if (entry.manifest["train_count"], entry.manifest["test_count"]) != (train, test):
             present += ", a part only"
-        counts = entry.manifest["counts"]
-    row |= {"tasks": named.task_count, "classes": known.class_count, "image_size": known.size}
-    row |= {"train_images": counts["train"], "test_images": counts["test"]}
-    return row | {"bytes": None if entry is None else entry.bytes_on_disk(), "present": present}
+        train, test = entry.manifest["train_count"], entry.manifest["test_count"]
+    assert name.task_count is not None
+    return BenchmarkDescription(
+        name=name.text,
+        about=name.about,
+        tasks=name.task_count,
+        classes=known.class_count,
+        image_size=known.size,
+        train_images=train,
+        test_images=test,
+        bytes=None if entry is None else entry.bytes_on_disk,
+        present=present,
+    )
 
 
-def _presence(known: KnownDataset) -> tuple[Entry | None, str]:
-    from osiris.data.local import cached_known, find_local_copy
+def presence(name: BenchmarkName, config: BenchmarkConfig) -> tuple[Entry | None, str]:
+    """The cache entry of a data set of the hub, and in words whether the data is on this machine."""
+    from osiris.data.dataset import cached_entry
 
     try:
-        copy = find_local_copy(known, None)
+        source = open_source(name, config)
     except UserError as error:
         return None, f"damaged: {error}"
-    entry = cached_known(known, copy, known.size)
+    entry = cached_entry(source, config)
     if entry is not None:
         return entry, "cached"
-    return None, "no: fetched from the hub when needed" if copy is None else "local files, not yet cached"
+    return None, "local files, not yet cached" if source.local else "no: fetched from the hub when needed"
+
+
+def is_at_hand(config: BenchmarkConfig) -> bool:
+    """Whether loading needs neither a download nor the decoding of a large data set."""
+    name = parse_name(config.benchmark)
+    if name.kind in ("folder", "arrays") or name.place == "tinyworld":
+        return True
+    return name.kind == "known" and presence(name, config)[0] is not None

@@ -1,198 +1,178 @@
-"""Decoded images on disk: written once, memory-mapped afterwards.
+"""Decoded data sets on disk: written once, memory-mapped afterwards.
 
-One entry is a directory with `manifest.json` and, for each part (train, test), `PART-images.npy` uint8 [N, 3, H, W],
-`PART-labels.npy` and `PART-episodes.npy` int64 [N] (absent without labels or episodes). It is built in a directory
-beside its place and renamed when complete: there is a whole entry or none. A lock lets one process build while others
-wait for its result.
+An entry is a directory with `manifest.json`, `rows.npz` (label, episode and check value of each image) and, unless
+images are decoded on the fly, `images.bin`: uint8 [N, 3, size, size], training images first. It is built under another
+name and renamed when complete. A lock lets one process build while others wait.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
 import shutil
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from osiris.console import notice
+from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.files import read_json, write_json
+from osiris.files import cache_directory, read_json, write_json
 
-VERSION = 1
-"""Part of every entry; raise it when the layout or the decoding changes."""
-
-
-def cache_root() -> Path:
-    return Path(os.environ.get("OSIRIS_CACHE") or Path.home() / ".cache" / "osiris").expanduser()
+VERSION = 2
+"""Part of every key; raise it when the layout or the decoding changes."""
+SAMPLE = 64
+"""Images whose check value is compared each time an entry is opened."""
 
 
-def entry_key(name: str, *fingerprint: str) -> str:
-    """A directory name that is safe whatever the data set is called, and unique to its content."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-60:] or "data"
-    digest = hashlib.sha256("\n".join([str(VERSION), *fingerprint]).encode()).hexdigest()
-    return f"{slug}-{digest[:16]}"
+class Manifest(TypedDict):
+    version: int
+    dataset: str
+    size: int
+    lazy: bool
+    """True: the images were too large to store, and are decoded when they are needed."""
+    train_count: int
+    test_count: int
+    class_names: list[str]
+    episode_names: list[str]
+    notices: list[str]
+    skipped: int
+    resized: int
+    content: dict[str, str]
+    """Split -> sha256 of its pixels, labels and episodes."""
+    rows_sha256: str
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A complete cache entry."""
+    """A decoded data set: in the cache, or only in memory (then `directory` is None)."""
 
-    directory: Path
-    manifest: dict[str, Any]
-
-    def array(self, part: str, field: str) -> np.ndarray | None:
-        path = self.directory / f"{part}-{field}.npy"
-        if f"{part}-{field}.npy" not in self.manifest["files"]:
-            return None
-        return np.load(path, mmap_mode="r" if field == "images" else None, allow_pickle=False)
+    manifest: Manifest
+    rows: dict[str, np.ndarray]
+    """`check` uint32 [N] (CRC-32 of each image), `row` int64 [N] (its row in the table), `label`, `episode`."""
+    images: np.ndarray | None
+    """uint8 [N, 3, size, size]; None if the images are decoded on the fly."""
+    directory: Path | None = None
 
     @property
-    def skipped_file(self) -> Path:
-        return self.directory / "skipped.txt"
+    def checksum(self) -> str:
+        """Identifies the decoded images, labels and episodes, wherever they came from."""
+        return hashlib.sha256(repr(sorted(self.manifest["content"].items())).encode()).hexdigest()
 
+    @property
     def bytes_on_disk(self) -> int:
-        return sum(file["bytes"] for file in self.manifest["files"].values())
+        return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory else 0
 
-    def verify(self) -> None:
-        """Read every byte again and compare with the checksums of the manifest."""
-        for name, file in self.manifest["files"].items():
-            if sha256_of(self.directory / name) != file["sha256"]:
-                raise UserError(
-                    f"the cached file {self.directory / name} is damaged. Delete {self.directory} and retry."
-                )
+    def damaged_images(self, indices: np.ndarray) -> list[int]:
+        if self.images is None:
+            return []
+        return [int(index) for index in indices if zlib.crc32(self.images[index].data) != self.rows["check"][index]]
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def entry_key(name: str, *fingerprint: str) -> str:
+    """A directory name that is safe for any data set name and unique to the content."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-60:] or "data"
+    digest = hashlib.sha256("\n".join([str(VERSION), *fingerprint]).encode(errors="surrogateescape")).hexdigest()
+    return f"{slug}-{digest[:16]}"
 
 
-def open_entry(key: str) -> Entry | None:
-    """The entry if it is there and whole (by version, file names and sizes; `verify` reads the content)."""
-    directory = cache_root() / key
+def open_entry(key: str, verify: bool = False) -> Entry | None:
+    """The entry if it is present and whole, else None.
+
+    Sizes, labels and a random sample of the images are checked every time; `verify` checks all images.
+    """
+    directory = cache_directory() / key
     try:
-        manifest = read_json(directory / "manifest.json")
+        manifest: Manifest = read_json(directory / "manifest.json")
         if manifest["version"] != VERSION:
             return None
-        for name, file in manifest["files"].items():
-            if (directory / name).stat().st_size != file["bytes"]:
-                return None
-    except (OSError, ValueError, KeyError, TypeError):
+        return _open(directory, manifest, verify)
+    except FileNotFoundError:
         return None
-    return Entry(directory, manifest)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        warn(f"the cached data in {directory} is damaged ({error}): it is not used.")
+        return None
 
 
-def open_or_build(key: str, description: str, build: Callable[[Path], dict[str, Any]]) -> Entry:
-    """The entry of this key; if it is missing `build(directory)` writes the files and returns the manifest's rest."""
+def _open(directory: Path, manifest: Manifest, verify: bool) -> Entry:
+    content = (directory / "rows.npz").read_bytes()
+    if hashlib.sha256(content).hexdigest() != manifest["rows_sha256"]:
+        raise ValueError("the labels in rows.npz have changed")
+    with np.load(directory / "rows.npz", allow_pickle=False) as file:
+        rows = {name: file[name] for name in file.files}
+    count, images = manifest["train_count"] + manifest["test_count"], None
+    if not manifest["lazy"]:
+        shape = (count, 3, manifest["size"], manifest["size"])
+        path = directory / "images.bin"
+        if path.stat().st_size != np.prod(shape):
+            raise ValueError(f"images.bin has {path.stat().st_size:,} bytes instead of {np.prod(shape):,}")
+        images = np.memmap(path, np.uint8, "r", shape=shape)
+    entry = Entry(manifest, rows, images, directory)
+    damaged = entry.damaged_images(np.arange(count) if verify else np.random.default_rng().integers(0, count, SAMPLE))
+    if damaged:
+        raise ValueError(f"image {damaged[0]} in images.bin has changed")
+    return entry
+
+
+class CacheUnavailable(Exception):
+    """The cache directory cannot be written."""
+
+
+def open_or_build(key: str, name: str, build: Callable[[Path], Manifest]) -> Entry:
+    """The entry of this key. If it is missing, `build(directory)` writes its files; what was written is verified."""
     entry = open_entry(key)
     if entry is not None:
         return entry
-    root = cache_root()
-    with _explain_os_errors(root, description):
+    root = cache_directory()
+    try:
         root.mkdir(parents=True, exist_ok=True)
-        with _lock(root, key, description):
-            entry = open_entry(key)  # another process may have finished it while this one waited
-            return entry if entry is not None else _build(root, key, build)
+        with _lock(root, key, name):
+            entry = open_entry(key) or _build(root, key, build)  # another process may have built it meanwhile
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CacheUnavailable(f"the disk of the cache {root} is full") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+            raise CacheUnavailable(f"the cache {root} cannot be written ({error.strerror})") from error
+        raise
+    if entry is None:
+        raise UserError(f"what was written to the cache {root} reads back differently. Check the disk.")
+    return entry
 
 
-def _build(root: Path, key: str, build: Callable[[Path], dict[str, Any]]) -> Entry:
-    for leftover in root.glob(f".building-{key}-*"):  # of a killed process: the lock is ours
+def _build(root: Path, key: str, build: Callable[[Path], Manifest]) -> Entry | None:
+    for leftover in root.glob(f".building-{key}-*"):  # of a killed process: this one holds the lock
         shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".building-{key}-", dir=root))
     try:
-        rest = build(temporary)
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-            for path in sorted(temporary.iterdir())
-            if path.suffix == ".npy"
-        }
-        manifest = {**rest, "version": VERSION, "files": files}
-        write_json(temporary / "manifest.json", manifest)
+        write_json(temporary / "manifest.json", build(temporary))
         directory = root / key
-        if directory.exists():  # damaged or of another version
+        if directory.exists():  # damaged, or of another version
             shutil.rmtree(directory)
         temporary.chmod(0o755)
         temporary.rename(directory)
-        return Entry(directory, manifest)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    return open_entry(key, verify=True)
 
 
 @contextmanager
-def _lock(root: Path, key: str, description: str) -> Iterator[None]:
+def _lock(root: Path, key: str, name: str) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(root / f".{key}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        notice(f"another process is caching {description}; waiting for it.")
+        notice(f"another process is caching {name}; waiting for it.")
         lock.acquire()
     try:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def _explain_os_errors(root: Path, description: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"the disk is full: {description} could not be cached in {root} (nothing half-written was left). "
-                "Free some space or point OSIRIS_CACHE to a larger disk."
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise UserError(
-                f"cannot write to the cache {root}: {error}. Point OSIRIS_CACHE to a directory you may write to."
-            ) from error
-        raise
-
-
-class ArrayWriter:
-    """Appends images to a .npy file whose length is known only at the end.
-
-    Plain writes, not a memory map: on a full disk a map kills the process where a write raises an error.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = path.open("wb")
-        self.count = 0
-        self.shape: tuple[int, ...] | None = None
-        self.header_bytes = 0
-
-    def append(self, image: np.ndarray) -> None:
-        assert image.dtype == np.uint8
-        if self.shape is None:
-            self.shape = image.shape
-            self._write_header()
-            self.header_bytes = self.file.tell()
-        assert image.shape == self.shape, (image.shape, self.shape)
-        self.file.write(image.data)
-        self.count += 1
-
-    def _write_header(self) -> None:
-        assert self.shape is not None
-        header = {"descr": "|u1", "fortran_order": False, "shape": (self.count, *self.shape)}
-        np.lib.format.write_array_header_1_0(self.file, header)
-
-    def close(self) -> None:
-        """Put the final count into the header (NumPy leaves room for a growing first axis) and reach the disk."""
-        if self.shape is not None:
-            self.file.seek(0)
-            self._write_header()
-            assert self.file.tell() == self.header_bytes
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()

@@ -1,192 +1,211 @@
-"""A folder of images as a stream: `folder/episode/image.jpg`, or `folder/episode/class/image.jpg` with labels.
+"""A folder of images: `folder/episode/image.jpg`, or `folder/episode/class/image.jpg` with labels.
 
-A top level of `train` and `test` (or `val`, `valid`, `validation`) gives a test part of its own. Episodes come in the
-order of their names, with numbers inside names compared as numbers. The same class name in two episodes is one class.
+A top level of `train` and `test` (or `val`, `valid`, `validation`) gives separate test images. Episodes are ordered by
+name, with numbers inside names compared as numbers. The same class name in two episodes is one class.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from osiris.data.records import Catalogue, Records, natural, number_names
+from osiris.console import printable
+from osiris.data.table import Rows, Source, Table, Values, make_table, natural
 from osiris.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
+HEIC = (".heic", ".heif")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
 @dataclass(frozen=True)
-class Found:
-    """One image file."""
-
+class ImageFile:
     path: Path
     episode: str
     class_name: str | None
-    stamp: str
-    """Size and time: changes when the file does."""
 
 
-def list_folder(folder: Path, by_class: bool = False) -> Catalogue:
-    """Everything below `folder`. With `by_class` its first level are classes, not episodes."""
+def folder_source(folder: Path, by_class: bool = False, test: Path | None = None) -> Source:
+    """All images below `folder`. With `by_class`, the folders of the first level are classes, not episodes."""
     folder = folder.expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder. Give folder:PATH, where PATH has one subfolder per episode.")
-    roots, notices = _parts(folder)
-    found = {part: _found(root, by_class, notices) for part, root in roots.items()}
-    if not found["train"]:
+    for place in (folder, test or folder):
+        if not place.is_dir():
+            raise UserError(f"{place} is not a folder. Give folder:PATH, where PATH has one subfolder per episode.")
+    listing = _Listing()
+    try:
+        roots = _splits(folder, listing) if test is None else {"train": folder, "test": test}
+        files = {split: list(_files(root, by_class, listing)) for split, root in roots.items()}
+    except OSError as error:
+        raise UserError(f"cannot read the folder {error.filename}: {error.strerror}.") from None
+    notices = [*listing.notices, *listing.skipped_notices()]
+    if not files["train"]:
         raise UserError(
             f"{folder} has no images ({', '.join(EXTENSIONS)}). Expected {folder}/EPISODE/image.jpg or "
-            f"{folder}/EPISODE/CLASS/image.jpg."
+            f"{folder}/EPISODE/CLASS/image.jpg. {' '.join(notices)}".rstrip()
         )
-    return _catalogue(folder, found, notices)
+    name = folder.resolve().name or "folder"
+    stamps = [
+        f"{split} {file.path.relative_to(roots[split])} {_stamp(file.path)}" for split in files for file in files[split]
+    ]
+    fingerprint = (_digest(stamps), f"by_class={by_class}")
+    return Source(name, lambda: _table(name, files["train"], files.get("test"), notices), fingerprint)
 
 
-def _parts(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """`train` means a part when a test folder stands beside it or nothing does: it may be a class or an episode too."""
-    names = {child.name for child in folder.iterdir() if _visible_folder(child)}
+def paths_source(
+    name: str,
+    paths: Sequence[str | Path],
+    labels: Values | None = None,
+    episodes: Values | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Source:
+    """A list of image files."""
+    _register_heic()
+    files = [Path(path).expanduser() for path in paths]
+    columns = [None if values is None else [str(value) for value in values] for values in (labels, episodes)]
+    fingerprint = _digest([*(f"{path.absolute()} {_stamp(path)}" for path in files), repr((columns, class_names))])
+    rows = path_rows(files, labels, episodes)
+    return Source(name, lambda: make_table(name, rows, class_names=class_names), (fingerprint,))
+
+
+def images_below(folder: Path) -> tuple[list[Path], list[str]]:
+    """All images below `folder` at any depth, in order, and what the user should know about the others."""
+    listing = _Listing()
+    return list(listing.images_below(folder.expanduser())), listing.skipped_notices()
+
+
+def path_rows(paths: Sequence[Path], labels: Values | None = None, episodes: Values | None = None) -> Rows:
+    return Rows(
+        len(paths),
+        lambda rows: [paths[row] for row in rows],
+        lambda row: printable(str(paths[row])).replace("\n", "\\n"),
+        labels,
+        episodes,
+    )
+
+
+class _Listing:
+    """Walks folders and remembers what it left out."""
+
+    def __init__(self) -> None:
+        self.skipped: Counter[str] = Counter()
+        self.notices: list[str] = []
+        self.extensions = EXTENSIONS + (HEIC if _register_heic() else ())
+
+    def images_in(self, folder: Path) -> Iterator[Path]:
+        """Image files in `folder`, sorted. Pipes and devices are not opened; a dangling link is reported later."""
+        for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
+            if path.name.startswith(".") or path.is_dir():
+                continue
+            if path.suffix.lower() not in self.extensions:
+                self.skipped[path.suffix.lower() or "no extension"] += 1
+            elif path.is_file() or (path.is_symlink() and not path.exists()):
+                yield path
+
+    def images_below(self, folder: Path) -> Iterator[Path]:
+        """At any depth. Links to directories further down are not followed, since they may form a cycle."""
+        yield from self.images_in(folder)
+        with os.scandir(folder) as children:
+            below = [Path(child) for child in children if child.is_dir(follow_symlinks=False)]
+        for child in sorted(below, key=lambda path: natural(path.name)):
+            if not child.name.startswith((".", "__")):
+                yield from self.images_below(child)
+
+    def skipped_notices(self) -> list[str]:
+        heic = sum(self.skipped.pop(suffix, 0) for suffix in HEIC)
+        notices = []
+        if heic:
+            notices.append(f"{heic} HEIC image(s) are left out: install pillow-heif (pip install 'osiris-ucl[heic]').")
+        if self.skipped:
+            kinds = ", ".join(f"{count} {suffix}" for suffix, count in self.skipped.most_common(6))
+            notices.append(f"{self.skipped.total()} file(s) that are not images are left out ({kinds}).")
+        return notices
+
+
+def _register_heic() -> bool:
+    """Whether Pillow can read the format of iPhone photos."""
+    try:
+        import pillow_heif  # type: ignore[import-not-found]  # the extra `heic`
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def _folders(parent: Path) -> list[Path]:
+    return [
+        child
+        for child in sorted(parent.iterdir(), key=lambda path: natural(path.name))
+        if child.is_dir() and not child.name.startswith((".", "__"))
+    ]
+
+
+def _splits(folder: Path, listing: _Listing) -> dict[str, Path]:
+    """`train` is a split if a test folder is next to it or it is alone; otherwise it is an episode or a class."""
+    names = {child.name for child in _folders(folder)}
     tests = [name for name in TEST_FOLDERS if name in names]
     if "train" not in names or not (tests or names == {"train"}):
-        return {"train": folder}, []
-    roots = {"train": folder / "train"} | ({"test": folder / tests[0]} if tests else {})
+        return {"train": folder}
     ignored = sorted(names - {"train", *tests[:1]})
-    return roots, [f"{folder} has train and test folders: its others are left out ({', '.join(ignored)})."] * bool(
-        ignored
-    )
+    if ignored:
+        listing.notices.append(f"{folder} has train and test folders: the others are left out ({', '.join(ignored)}).")
+    return {"train": folder / "train"} | ({"test": folder / tests[0]} if tests else {})
 
 
-def _found(root: Path, by_class: bool, notices: list[str]) -> list[Found]:
-    found: list[Found] = []
-    folders = [child for child in sorted(root.iterdir(), key=lambda path: natural(path.name)) if _visible_folder(child)]
-    loose = list(_images_in(root))
+def _files(root: Path, by_class: bool, listing: _Listing) -> Iterator[ImageFile]:
+    folders, loose = _folders(root), list(listing.images_in(root))
     if loose and folders:
-        notices.append(f"{len(loose)} image(s) lie directly in {root}, outside of its folders: they are left out.")
+        listing.notices.append(f"{len(loose)} image(s) directly in {root}, outside of its folders, are left out.")
     elif loose:
-        found += [Found(path, root.name, None, stamp) for path, stamp in loose]
+        yield from (ImageFile(path, root.name, None) for path in loose)
     for folder in folders:
-        inside = list(_episode(folder, by_class))
-        if not inside:
+        if by_class:
+            files = [ImageFile(path, folder.name, folder.name) for path in listing.images_below(folder)]
+        else:
+            files = [ImageFile(path, folder.name, None) for path in listing.images_in(folder)]
+            for child in _folders(folder):
+                inside = [ImageFile(path, folder.name, child.name) for path in listing.images_below(child)]
+                if not inside:
+                    raise UserError(f"the class folder {child} has no images. Add some, or remove the folder.")
+                files += inside
+        if not files:
             kind = "class" if by_class else "episode"
-            raise UserError(f"the {kind} folder {folder} has no images. Add some, or remove the folder.")
-        found += inside
-    return found
+            notices = " ".join(listing.skipped_notices())
+            raise UserError(f"the {kind} folder {folder} has no images. Add some, or remove the folder. {notices}")
+        yield from files
 
 
-def _episode(folder: Path, by_class: bool) -> Iterator[Found]:
-    if by_class:
-        for path, stamp in _images_below(folder):
-            yield Found(path, folder.name, folder.name, stamp)
-        return
-    for path, stamp in _images_in(folder):
-        yield Found(path, folder.name, None, stamp)
-    for child in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
-        if _visible_folder(child):
-            inside = list(_images_below(child))
-            if not inside:
-                raise UserError(f"the class folder {child} has no images. Add some, or remove the folder.")
-            for path, stamp in inside:
-                yield Found(path, folder.name, child.name, stamp)
+def _stamp(path: Path) -> str:
+    """Size and time of a file: changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _visible_folder(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith((".", "__"))
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _images_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Files with an image's name, sorted. A pipe or a device is not opened; a dangling link is noted later."""
-    for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
-        if path.suffix.lower() not in EXTENSIONS or path.name.startswith("."):
-            continue
-        if path.is_file():
-            status = path.stat()
-            yield path, f"{status.st_size} {status.st_mtime_ns}"
-        elif path.is_symlink() and not path.exists():
-            yield path, "missing"
+def _table(name: str, train: list[ImageFile], test: list[ImageFile] | None, notices: list[str]) -> Table:
+    told = list(notices)
+    without = sum(file.class_name is None for file in train)
+    if 0 < without < len(train):
+        told.append(f"{without} of {len(train)} images are not in a class folder: all labels are ignored.")
+    labelled = without == 0
+    if test is not None and labelled:
+        if not test:
+            raise UserError(f"the test folder of {name} has no images. Add some, or remove the folder.")
+        outside = next((file.path for file in test if file.class_name is None), None)
+        if outside is not None:
+            raise UserError(f"{outside} is not in a class folder, while the training images are.")
 
+    def rows(files: list[ImageFile]) -> Rows:
+        labels = [file.class_name for file in files] if labelled else None
+        return path_rows([file.path for file in files], labels, [file.episode for file in files])
 
-def _images_below(folder: Path) -> Iterator[tuple[Path, str]]:
-    """At any depth; links to directories further down are not followed, since they may lead in a circle."""
-    yield from _images_in(folder)
-    with os.scandir(folder) as children:
-        below = [Path(child) for child in children if child.is_dir(follow_symlinks=False)]
-    for child in sorted(below, key=lambda path: natural(path.name)):
-        if _visible_folder(child):
-            yield from _images_below(child)
-
-
-def _catalogue(folder: Path, found: dict[str, list[Found]], notices: list[str]) -> Catalogue:
-    train, test = found["train"], found.get("test")
-    classes, labels = _labels(train, notices)
-    episodes, numbers = number_names([image.episode for image in train])
-    test_records = None
-    if test is not None and classes:
-        test_records = _test_records(folder, test, classes, episodes)
-    elif test is not None:
-        notices.append("there are no labels: the test part is not used.")
-    digest = hashlib.sha256()
-    for part, images in found.items():
-        for image in images:
-            digest.update(f"{part}\0{image.path.relative_to(folder)}\0{image.stamp}\0".encode(errors="surrogateescape"))
-    return Catalogue(
-        name=folder.resolve().name or "folder",
-        source=str(folder.resolve()),
-        train=_records(train, labels, numbers),
-        test=test_records,
-        class_names=classes,
-        episode_names=episodes,
-        content=digest.hexdigest(),
-        notices=tuple(notices),
-    )
-
-
-def _labels(images: list[Found], notices: list[str]) -> tuple[tuple[str, ...], np.ndarray | None]:
-    without = sum(image.class_name is None for image in images)
-    if without == len(images):
-        return (), None
-    if without:
-        notices.append(f"{without} of {len(images)} images are not in a class folder: all labels are left out.")
-        return (), None
-    classes, labels = number_names([image.class_name or "" for image in images])
-    if len({name.casefold() for name in classes}) < len(classes):
-        notices.append("some class names differ only in upper and lower case: they are taken as different classes.")
-    return classes, labels
-
-
-def _test_records(folder: Path, test: list[Found], classes: tuple[str, ...], episodes: tuple[str, ...]) -> Records:
-    if not test:
-        raise UserError(f"the test part of {folder} has no images. Add some, or remove the folder.")
-    unlabelled = [image.path for image in test if image.class_name is None]
-    if unlabelled:
-        raise UserError(f"{unlabelled[0]} is not in a class folder, while the training images are.")
-    for kind, known, given in (
-        ("class", classes, {image.class_name for image in test}),
-        ("episode", episodes, {image.episode for image in test}),
-    ):
-        strange = sorted(str(name) for name in given - set(known))
-        if strange:
-            raise UserError(f"{folder}: the test part has the {kind} {strange[0]!r}, which has no training images.")
-    label = np.asarray([classes.index(image.class_name or "") for image in test], dtype=np.int64)
-    episode = np.asarray([episodes.index(image.episode) for image in test], dtype=np.int64)
-    return _records(test, label, episode)
-
-
-def printable(path: Path) -> str:
-    """One line of valid text, whatever the file is called."""
-    text = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def _records(images: list[Found], label: np.ndarray | None, episode: np.ndarray) -> Records:
-    paths = [image.path for image in images]
-    return Records(
-        count=len(paths),
-        read=lambda numbers: [paths[number] for number in numbers],
-        origin=lambda number: printable(paths[number]),
-        label=label,
-        episode=episode,
-    )
+    return make_table(name, rows(train), rows(test) if test else None, notices=told)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark

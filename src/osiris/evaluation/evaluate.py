@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import geometry
 from osiris.evaluation.config import ProtocolConfig

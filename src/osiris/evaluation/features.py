@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from osiris.augment.views import normalise
 from osiris.console import Ticker
-from osiris.data.base import Benchmark, Images
+from osiris.data.benchmark import Benchmark
+from osiris.data.images import Images
 from osiris.files import write_atomically
 
 

@@ -12,7 +12,7 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.metrics_file import Fingerprint
 
 if TYPE_CHECKING:
-    from osiris.data.base import Benchmark  # imports torch, which a table of finished runs does not need
+    from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
 
 
 def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> Fingerprint:

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from osiris.augment.views import TwoViews
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.evaluation.features import evaluating
 from osiris.evaluation.metrics_file import Health
 from osiris.randomness import generator

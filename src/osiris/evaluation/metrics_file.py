@@ -17,7 +17,7 @@ from osiris.evaluation.metrics import all_metrics, as_matrix
 from osiris.files import write_json
 
 if TYPE_CHECKING:
-    from osiris.data.base import Benchmark  # imports torch, which a table of finished runs does not need
+    from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
 
 Percentages = list[float | None]
 """One number per task (or class); None where there are no test images."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osiris.augment.views import TwoViews
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.framework import losses
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
 from osiris.models.normalisation import frozen_statistics

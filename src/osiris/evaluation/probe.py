@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import unknown
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.features import Features

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import unknown
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.knn import Question

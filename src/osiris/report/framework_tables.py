@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from osiris.report.tables import Column, Number, Table
 
 if TYPE_CHECKING:
+    from osiris.data.benchmarks import BenchmarkDescription
     from osiris.framework.facts import Facts
     from osiris.training.config import Config
 
@@ -152,10 +153,10 @@ def _count(value: int | None, absent: str = "all") -> str:
     return absent if value is None else str(value)
 
 
-def benchmarks_table(rows: Sequence[dict[str, Any]]) -> Table:
+def benchmarks_table(rows: Sequence[BenchmarkDescription]) -> Table:
     body = []
     for row in rows:
-        here = str(row["present"]).partition(":")[0].removesuffix(" on the spot")
+        here = row["present"].partition(":")[0]
         here += "" if row["bytes"] is None else f", {row['bytes'] / MEGABYTE:.0f} MB"
         tasks = f"{row['tasks']} of {row['classes'] // row['tasks']}"
         body.append(

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from osiris.data.base import Benchmark, Images
+from osiris.data.benchmark import Benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.images import Images
 from osiris.errors import UserError
 from osiris.files import read_json
 from osiris.report.studies import Study
@@ -39,38 +40,16 @@ def find_images(study: Study) -> Source:
         return Source(None, "images are left out: config.json was not copied along with the run")
     try:
         config: BenchmarkConfig = from_dict(read_json(path)["config"]["data"], BenchmarkConfig)
-        if not at_hand(config):
-            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
-        from osiris.data.benchmarks import load_benchmark
+        from osiris.data.benchmarks import is_at_hand, load_benchmark
 
+        if not is_at_hand(config):
+            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
         benchmark = load_benchmark(config)
     except (UserError, OSError) as error:
         return Source(None, f"images are left out: {error}")
     if benchmark.checksum != study.metrics.fingerprint.split:
         return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
     return Source(benchmark)
-
-
-def at_hand(config: BenchmarkConfig) -> bool:
-    """Whether loading would be quick and stay on this machine."""
-    from osiris.data.benchmarks import NAMED, SPLIT
-    from osiris.data.known import KNOWN
-
-    name = config.benchmark
-    matched = SPLIT.match(name)
-    dataset = NAMED[name].dataset if name in NAMED else matched["dataset"] if matched else name
-    if dataset == "tinyworld" or name.startswith(("folder:", "arrays:")):
-        return True
-    if dataset not in KNOWN:
-        return False
-    from osiris.data.cache import open_entry
-    from osiris.data.local import find_local_copy, known_key
-
-    known = KNOWN[dataset]
-    return (
-        open_entry(known_key(known, find_local_copy(known, config.data_dir), config.image_size or known.size))
-        is not None
-    )
 
 
 def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:

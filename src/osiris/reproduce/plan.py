@@ -40,24 +40,13 @@ def config_of(run: PlannedRun) -> Config:
 
 def sizes_of(config: Config) -> Sizes | None:
     """None for a benchmark whose size is known only after looking (own folders and data sets)."""
-    from osiris.data.benchmarks import NAMED, SPLIT
-    from osiris.data.known import KNOWN
+    from osiris.data.names import DATASETS, parse_name
 
-    name, data = config.data.benchmark, config.data
-    matched = SPLIT.match(name)
-    named = NAMED.get(name)
-    dataset = named.dataset if named is not None else matched["dataset"] if matched else ""
-    if dataset == "tinyworld":
-        from osiris.data import known, tinyworld
-
-        classes, tasks = len(tinyworld.CLASS_NAMES), len(tinyworld.TASKS)
-        train, test, side = known.TINYWORLD_TRAIN_PER_CLASS, known.TINYWORLD_TEST_PER_CLASS, known.TINYWORLD_SIZE
-    elif dataset in KNOWN:
-        facts = KNOWN[dataset]
-        classes, train, test, side = facts.class_count, facts.train_per_class, facts.test_per_class, facts.size
-        tasks = named.task_count if named is not None and named.task_count else int(matched["tasks"]) if matched else 1
-    else:
+    data, name = config.data, parse_name(config.data.benchmark)
+    if name.kind != "known" or name.task_count is None:
         return None
+    known, tasks = DATASETS[name.place], name.task_count
+    classes, train, test, side = known.class_count, known.train_per_class, known.test_per_class, known.size
     shown = min(train, data.train_per_class or train)
     per_task = [classes * shown // tasks] * tasks
     bank = classes * min(train, data.bank_per_class or train)

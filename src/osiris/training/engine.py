@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osiris import processes
 from osiris.augment.operations import upload
 from osiris.augment.views import VIEWS, TwoViews
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.framework.objective import Objective

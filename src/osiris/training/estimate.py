@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from osiris import processes
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.framework.objective import Objective

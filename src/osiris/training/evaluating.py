@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from osiris import processes
 from osiris.console import warn
-from osiris.data.base import Benchmark
-from osiris.data.cache import cache_root
+from osiris.data.benchmark import Benchmark
 from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.evaluate import Evaluation, evaluate_features
 from osiris.evaluation.features import Features, embed_benchmark, join_shards
@@ -26,6 +25,7 @@ from osiris.evaluation.metrics_file import (
     read_record,
     write_record,
 )
+from osiris.files import cache_directory
 from osiris.models import build_encoder
 from osiris.training.checkpoint import save_tensors
 from osiris.training.config import Config, to_dict
@@ -91,7 +91,7 @@ def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> B
         lambda seed: build_encoder(config.encoder, seed, zero_init_last=False),
         benchmark,
         config.evaluation,
-        cache_root() / "baselines",
+        cache_directory() / "baselines",
         f"{identity}-threads{torch.get_num_threads()}",
         device,
     )

@@ -19,7 +19,7 @@ import torch
 
 from osiris import processes
 from osiris.console import notice
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.evaluation.features import Features
 from osiris.evaluation.metrics_file import RunMetrics, read_metrics, write_record

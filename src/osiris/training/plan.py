@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.randomness import generator
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from osiris import processes
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.models import build_encoder

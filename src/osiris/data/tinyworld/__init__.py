@@ -34,9 +34,6 @@ ENVIRONMENTS: tuple[tuple[str, tuple[int, ...]], ...] = tuple(
     for environment in scenes.ENVIRONMENTS
 )
 """(name, indices of its tasks)."""
-MEAN: tuple[float, float, float] = (0.441, 0.437, 0.372)
-STD: tuple[float, float, float] = (0.202, 0.170, 0.180)
-"""Channel statistics of 250 training images per class, in [0, 1]."""
 
 
 def render(split: str, per_class: int, classes: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from osiris.augment.views import VIEWS, TwoViews
-from osiris.data.base import Benchmark
+from osiris.data.benchmark import Benchmark
 from osiris.randomness import generator
 from osiris.report.figure import Figure, Picture
 from osiris.report.figures import neighbours as nearest

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from osiris.data.base import Subset
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
-from osiris.data.lazy import LazyImages
+from osiris.data.images import LazyImages, Subset
 from osiris.errors import UserError
 from pictures import picture, write_pictures
 
@@ -86,7 +85,7 @@ def test_a_file_that_vanishes_is_named(tmp_path: Path) -> None:
     images = LazyImages(2, 20, lambda numbers: [paths[n] for n in numbers], lambda number: str(paths[number]))
     paths[1].unlink()
     images.prefetch(torch.tensor([1]))
-    with pytest.raises(UserError, match=r"1.png could be decoded when the data was first seen and cannot be now"):
+    with pytest.raises(UserError, match=r"1.png was readable when the data was first read"):
         images.take(torch.tensor([0, 1]))
 
 
@@ -97,15 +96,15 @@ def test_chosen_by_size_and_equal_to_the_cache(tmp_path: Path) -> None:
     (root / "a" / "cat" / "3.png").write_bytes(b"no image")
     whole = load_benchmark(BenchmarkConfig(f"folder:{root}"))
     lazy = load_benchmark(BenchmarkConfig(f"folder:{root}", decode_limit_mb=0))
-    assert any("decoded on the fly" in text for text in lazy.notices)
-    assert not any("decoded on the fly" in text for text in whole.notices)
+    assert any("on the fly" in text for text in lazy.notices)
+    assert not any("on the fly" in text for text in whole.notices)
     for one, other in ((whole.train, lazy.train), (whole.bank, lazy.bank), (whole.test, lazy.test)):
         assert one is not None and other is not None and one.label is not None and other.label is not None
         assert torch.equal(one.task, other.task) and torch.equal(one.label, other.label)
         everything = torch.arange(len(one))
         assert torch.equal(one.images.take(everything), other.images.take(everything))
     assert lazy.location is not None and (lazy.location / "skipped.txt").exists()
-    assert not (lazy.location / "train-images.npy").exists()
+    assert not (lazy.location / "images.bin").exists()
     again = load_benchmark(BenchmarkConfig(f"folder:{root}", decode_limit_mb=0))
     assert again.checksum == lazy.checksum == whole.checksum
 

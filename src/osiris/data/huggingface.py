@@ -1,0 +1,247 @@
+"""Data sets that Hugging Face `datasets` can read, from the hub or from disk: images, labels, episodes are columns.
+
+`datasets` is slow to import, so this happens only when there is something to decode.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from osiris.console import notice
+from osiris.data.config import BenchmarkConfig
+from osiris.data.decode import Encoded
+from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, is_saved, resolve_place
+from osiris.data.names import KnownDataset
+from osiris.data.table import Rows, Source, Table, Values, make_table
+from osiris.errors import UserError
+
+TEST_SPLITS = ("test", "validation", "valid", "val")
+READERS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
+
+
+def dataset_source(place: str, config: BenchmarkConfig) -> Source:
+    """`dataset:NAME` with the columns that the options name."""
+    place = resolve_place(place, config.data_dir)
+    columns = (config.image_column, config.label_column, config.episode_column)
+    path = Path(place).expanduser()
+    if not path.exists():
+        content = ("hub", place)
+    else:  # known by its files' names, sizes and times
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        stamps = [f"{file.relative_to(path)} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+        content = ("local", hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest())
+    return Source(place, lambda: splits_table(place, _open(place), *columns), (*content, *map(str, columns)))
+
+
+def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
+    """CIFAR-100 or Tiny-ImageNet: from a local copy of the hub's parquet files, else from the hub."""
+    copy = find_local_copy(known, config.data_dir)
+    fingerprint = ("hub", known.repository) if copy is None else copy.fingerprint()
+
+    def read_table() -> Table:
+        splits = _read_parquet(copy) if copy is not None else fetch(known.repository)
+        for split in ("train", known.test_split):
+            if split not in splits:
+                raise UserError(f"{known.name} should have a split {split!r} and has only {', '.join(splits)}.")
+            for column in (known.image_column, known.label_column):
+                if column not in splits[split].features:
+                    columns = ", ".join(splits[split].features)
+                    raise UserError(f"{known.name} should have a column {column!r} and has only {columns}.")
+            names = getattr(splits[split].features[known.label_column], "names", None)
+            if names is not None and tuple(names) != known.class_ids:
+                raise UserError(f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}")
+        train, test = (
+            _rows(splits[split], known.image_column, part, _column(splits[split], known.label_column))
+            for split, part in (("train", "train"), (known.test_split, "test"))
+        )
+        table = make_table(known.name, train, test, known.class_ids)
+        return replace(table, class_names=known.class_names, episode=None, episode_names=())
+
+    return Source(known.name, read_table, fingerprint, known, local=copy is not None)
+
+
+def splits_table(
+    name: str,
+    splits: Mapping[str, Any],
+    image_column: str | None = None,
+    labels: Values | None = None,
+    episodes: Values | None = None,
+) -> Table:
+    """The training and the test split. `labels` and `episodes` are columns, or values for the training split."""
+    notices: list[str] = []
+    train_name = "train" if "train" in splits else next(iter(splits))
+    test_name = next((split for split in TEST_SPLITS if split in splits and split != train_name), None)
+    train, test = splits[train_name], splits[test_name] if test_name and len(splits[test_name]) else None
+    unused = [split for split in splits if split not in (train_name, test_name)]
+    if unused:
+        notices.append(f"{name}: the split(s) {', '.join(unused)} are not used.")
+    image_column = _image_column(name, train, image_column)
+    if labels is None and "label" in train.features:
+        labels = "label"
+    for column, flag in ((labels, "--label-column"), (episodes, "--episode-column")):
+        if isinstance(column, str):
+            _require(name, train, column, flag)
+    class_names = getattr(train.features[labels], "names", None) if isinstance(labels, str) else None
+    for column, what in ((labels, "labels"), (episodes, "episodes")):
+        if test is not None and column is not None and not (isinstance(column, str) and column in test.features):
+            notices.append(f"{name}: the split {test_name!r} has no {what} and is not used.")
+            test = None
+    split_rows = [
+        _rows(table, image_column, part, _column(table, labels), _column(table, episodes, names=True))
+        for table, part in ((train, "train"), (test, "test"))
+        if table is not None
+    ]
+    return make_table(name, *split_rows, class_names=class_names, notices=notices)
+
+
+def _column(table: Any, column: Values | None, names: bool = False) -> Values | None:
+    """The values of a column; with `names`, those of a ClassLabel as text."""
+    if not isinstance(column, str):
+        return column
+    values, texts = table[column][:], getattr(table.features[column], "names", None)
+    return [texts[value] for value in values] if names and texts is not None else values
+
+
+def _image_column(name: str, table: Any, column: str | None) -> str:
+    import datasets
+
+    if column is not None:
+        _require(name, table, column, "--image-column")
+        return column
+    columns = [key for key, feature in table.features.items() if isinstance(feature, datasets.Image)]
+    if len(columns) != 1:
+        present = ", ".join(columns or table.features)
+        raise UserError(f"{name} has {len(columns) or 'no'} image columns: choose with --image-column ({present}).")
+    return columns[0]
+
+
+def _require(name: str, table: Any, column: str, flag: str) -> None:
+    if column not in table.features:
+        raise UserError(f"{flag} {column!r}: {name} has only the columns {', '.join(table.features)}.")
+
+
+def _rows(table: Any, column: str, part: str, labels: Values | None, episodes: Values | None = None) -> Rows:
+    import datasets
+
+    try:
+        images = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    except Exception as error:
+        raise UserError(f"the column {column!r} does not hold images or paths of images: {one_line(error)}") from None
+
+    def read(rows: Sequence[int]) -> list[Encoded]:
+        values = images[list(rows)][column]
+        return [value["bytes"] or (Path(value["path"]) if value["path"] else b"") for value in values]
+
+    return Rows(len(table), read, lambda row: f"{part} row {row}", labels, episodes)
+
+
+def _read_parquet(copy: LocalCopy) -> dict[str, Any]:
+    """Read into memory, which avoids the second copy on disk that `datasets.load_dataset` makes."""
+    import datasets
+    import pyarrow
+    import pyarrow.parquet
+    from datasets.table import InMemoryTable
+
+    splits: dict[str, Any] = {}
+    for split, paths in copy.files.items():
+        try:
+            table = pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in paths])
+        except (OSError, pyarrow.ArrowException) as error:
+            raise UserError(f"cannot read {paths[0].parent}: {one_line(error)}. Download the files again.") from error
+        splits[split] = datasets.Dataset(InMemoryTable(table))
+    return splits
+
+
+def _open(name: str) -> dict[str, Any]:
+    """Split name -> data set with random access."""
+    path = Path(name).expanduser()
+    if not path.exists():
+        repository, _, configuration = name.partition("@")
+        return fetch(repository, configuration or None)
+    import datasets
+
+    for file in [path] if path.suffix == ".parquet" else sorted(path.rglob("*.parquet")) if path.is_dir() else []:
+        check_parquet(file)
+    try:
+        if path.is_dir():
+            opened = datasets.load_from_disk(str(path)) if is_saved(path) else datasets.load_dataset(str(path))
+        elif path.suffix.lower() in READERS:
+            opened = datasets.load_dataset(READERS[path.suffix.lower()], data_files=str(path))
+        else:
+            raise UserError(f"{path}: give a folder or a file of these kinds: {', '.join(READERS)}.")
+    except UserError:
+        raise
+    except Exception as error:  # `datasets` wraps the errors of its readers in several types
+        raise_if_disk_full(error)
+        raise UserError(f"cannot read {path} as a data set: {one_line(error)}") from error
+    return splits_of(opened)
+
+
+def splits_of(opened: Any) -> dict[str, Any]:
+    return dict(opened) if isinstance(opened, Mapping) else {"train": opened}
+
+
+def fetch(repository: str, configuration: str | None = None) -> dict[str, Any]:
+    """Download a data set from the hub: split name -> data set."""
+    if not hub_reachable():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # use the hub's own cache without half a minute of retries
+    import datasets
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    notice(f"fetching {repository} from the Hugging Face hub")
+    try:
+        return splits_of(datasets.load_dataset(repository, configuration))
+    except DatasetNotFoundError:
+        raise UserError(f"the hub has no data set {repository!r} that you may read. Check the name.") from None
+    except (OSError, HfHubHTTPError) as error:  # no connection, offline mode, or refused by a proxy
+        raise_if_disk_full(error)
+        folder = repository.split("/")[-1]
+        raise UserError(
+            f"could not download {repository} from the hub ({type(error).__name__}). Without a network, get the data "
+            f"by hand: on a connected machine run `hf download {repository} --repo-type dataset --local-dir {folder}`, "
+            "copy the folder here and pass it with --data-dir, or set OSIRIS_DATA to the folder that contains it."
+        ) from error
+    except (ValueError, DatasetGenerationError) as error:  # several configurations, or unreadable files
+        raise_if_disk_full(error)
+        raise UserError(
+            f"{repository}: {one_line(error)} (choose a configuration with dataset:{repository}@CONFIGURATION)"
+        ) from None
+
+
+def raise_if_disk_full(error: BaseException | None) -> None:
+    """`datasets` may wrap the operating system's error in its own."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            from datasets.config import HF_DATASETS_CACHE
+
+            raise UserError(
+                f"the disk is full: `datasets` keeps its files in {HF_DATASETS_CACHE}. Free some space "
+                "there, or set HF_HOME to a directory on a larger disk."
+            ) from error
+        error = error.__cause__ or error.__context__
+
+
+def one_line(error: Exception) -> str:
+    """The message of a library's error, shortened to one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def hub_reachable() -> bool:
+    """Whether the hub's name resolves. Behind a proxy this cannot be known, and the answer is yes."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname or "huggingface.co"
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True

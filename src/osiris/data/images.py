@@ -1,0 +1,152 @@
+"""Decoded images, read by index: from one array, through a selection, or decoded on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osiris.data.decode import Encoded, UndecodableImage, decode, worker_count
+from osiris.errors import UserError
+
+AHEAD_BYTES = 256 << 20
+"""Upper bound on decoded images that wait for `take`."""
+
+
+class Images(Protocol):
+    """A sequence of RGB images of one size."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(3, height, width)"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor) -> Tensor:
+        """uint8 [len(indices), 3, height, width] on the CPU, in the order of `indices` (int64)."""
+        ...
+
+    def prefetch(self, indices: Tensor) -> None:
+        """Hint that these images will be taken soon, so that decoding can start."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayImages:
+    """Images stored decoded in one uint8 array [N, 3, H, W], in memory or memory-mapped."""
+
+    array: np.ndarray
+
+    def __post_init__(self) -> None:
+        assert self.array.dtype == np.uint8 and self.array.ndim == 4 and self.array.shape[1] == 3, self.array.shape
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        _, channels, height, width = self.array.shape
+        return channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def take(self, indices: Tensor) -> Tensor:
+        return torch.from_numpy(self.array[indices.numpy()])
+
+    def prefetch(self, indices: Tensor) -> None:
+        """Nothing to do: the images are already decoded."""
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A selection of other images, without copying them."""
+
+    source: Images
+    indices: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.source.shape
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self.source.take(self.indices[indices])
+
+    def prefetch(self, indices: Tensor) -> None:
+        self.source.prefetch(self.indices[indices])
+
+
+class LazyImages:
+    """Images that are too many to keep decoded: threads decode them while the device works on the previous batch.
+
+    `read` returns the encoded images of some rows, `describe` names a row in an error message. The pixels are the ones
+    that the cache would hold.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        read: Callable[[Sequence[int]], list[Encoded]],
+        describe: Callable[[int], str],
+        ahead: int | None = None,
+    ) -> None:
+        self.count, self.size, self.read, self.describe = count, size, read, describe
+        self.ahead = max(1, AHEAD_BYTES // (3 * size * size)) if ahead is None else ahead
+        self.pending: OrderedDict[int, Future[np.ndarray]] = OrderedDict()
+        self.lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="osiris-decode")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return 3, self.size, self.size
+
+    def __len__(self) -> int:
+        return self.count
+
+    def prefetch(self, indices: Tensor) -> None:
+        """Start decoding. At most `ahead` images wait; newer hints replace the oldest ones."""
+        for index in self._checked(indices)[: self.ahead]:
+            with self.lock:
+                if index in self.pending:
+                    self.pending.move_to_end(index)
+                    continue
+                while len(self.pending) >= self.ahead:
+                    self.pending.popitem(last=False)[1].cancel()
+                self.pending[index] = self.pool.submit(self._decode, index)
+
+    def take(self, indices: Tensor) -> Tensor:
+        rows = self._checked(indices)
+        futures: dict[int, Future[np.ndarray]] = {}
+        with self.lock:
+            for index in rows:
+                if index not in futures:
+                    futures[index] = self.pending.pop(index, None) or self.pool.submit(self._decode, index)
+        batch = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
+        for position, index in enumerate(rows):
+            batch[position] = futures[index].result()
+        return torch.from_numpy(batch)
+
+    def _checked(self, indices: Tensor) -> list[int]:
+        rows = indices.tolist()
+        for index in rows:
+            if not 0 <= index < self.count:
+                raise IndexError(f"image {index} of {self.count}")
+        return rows
+
+    def _decode(self, index: int) -> np.ndarray:
+        try:
+            return decode(self.read([index])[0], self.size)
+        except UndecodableImage as error:
+            raise UserError(
+                f"{self.describe(index)} was readable when the data was first read and is not any more ({error}). "
+                "Restore the file, or start a new run without it."
+            ) from None
