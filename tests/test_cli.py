@@ -142,8 +142,6 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
         (["train", "--resume", "nowhere"], "no run directory"),
         (["train", "--config", "nowhere.json", "--preset", "cpu"], "--preset cannot be combined"),
         (["train", "--config", "nowhere.json"], "cannot read the config"),
-        (["evaluate"], "give either a run or checkpoint"),
-        (["evaluate", "nowhere"], "does not exist"),
     ],
 )
 def test_unknown_names_and_missing_files(arguments, message, tmp_path, capsys, monkeypatch):
@@ -170,22 +168,6 @@ def test_an_unwritable_directory(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert train("--method", "ft", "--out", tmp_path / "file" / "run") == 2
     assert "cannot write to" in capsys.readouterr().err
-
-
-def test_a_foreign_checkpoint_is_refused(tmp_path, capsys):
-    (tmp_path / "weights.safetensors").write_bytes(b"not weights")
-    assert main(["evaluate", str(tmp_path / "weights.safetensors"), "--benchmark", "tinyworld"]) == 2
-    assert "damaged or no safetensors" in capsys.readouterr().err
-
-
-def test_evaluating_a_run_again_gives_its_own_numbers(tmp_path, capsys):
-    run = tmp_path / "run"
-    assert train("--method", "osiris-r", "--out", run) == 0
-    assert main(["evaluate", str(run)]) == 0
-    again = json.loads(next((run / "evaluations").glob("*/metrics.json")).read_text())
-    assert again["protocols"] == metrics(run)["protocols"]
-    assert main(["evaluate", str(run / "checkpoints" / "task-03.safetensors"), "--k", "5"]) == 0
-    assert "task-03" in capsys.readouterr().out
 
 
 @pytest.mark.real_data

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from osiris.errors import UserError
+
 
 def cache_directory() -> Path:
     """OSIRIS_CACHE, else `osiris` in XDG_CACHE_HOME, else ~/.cache/osiris. Empty and relative XDG paths are ignored."""
@@ -34,6 +36,15 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse an output folder that cannot be created or written, before any work is done."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"cannot write to {folder}: {existing} is a file. Choose another --out.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {folder}: permission denied for {existing}. Choose another --out.")
 
 
 def write_text(path: Path, text: str) -> None:

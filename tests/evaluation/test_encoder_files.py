@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 
 import pytest
@@ -8,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from osiris.errors import UserError
-from osiris.evaluation.encoder_files import find_prefix, from_file, infer_config, load_foreign, map_keys
+from osiris.evaluation.encoder_files import find_prefix, infer_config, load_checkpoint, load_encoder, map_keys
 from osiris.models import EncoderConfig, build_encoder
 
 SMALL = EncoderConfig(width=8, blocks=(1, 2, 1, 1))
@@ -54,10 +56,10 @@ def test_naming_schemes_come_back_to_the_same_encoder(tmp_path, config, prefix, 
         prefix + "linear.bias": torch.ones(1),
     }
     save_file(state, tmp_path / "weights.safetensors")
-    loaded, description = load_foreign(str(tmp_path / "weights.safetensors"))
+    loaded = load_encoder(tmp_path / "weights.safetensors")
     images = torch.randn(2, 3, 16, 16)
-    assert torch.equal(loaded.eval()(images), encoder(images))
-    assert description["norm"] == config.norm and description["width"] == 8
+    assert torch.equal(loaded.module.eval()(images), encoder(images))
+    assert loaded.description["norm"] == config.norm and loaded.description["width"] == 8 and loaded.mean is None
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_naming_schemes_come_back_to_the_same_encoder(tmp_path, config, prefix, 
 def test_torch_checkpoints_in_containers(tmp_path, wrap):
     encoder = randomised(SMALL)
     torch.save(wrap(foreign_names(encoder.state_dict(), "encoder.")), tmp_path / "last.ckpt")
-    loaded, _, padding = from_file(tmp_path / "last.ckpt")
+    loaded = load_encoder(tmp_path / "last.ckpt")
     images = torch.randn(2, 3, 16, 16)
-    assert padding is None and torch.equal(loaded.eval()(images), encoder(images))
+    assert "stem_padding" not in loaded.description and torch.equal(loaded.module.eval()(images), encoder(images))
 
 
 def test_lightning_files_have_a_stem_padded_by_two(tmp_path):
@@ -76,11 +78,45 @@ def test_lightning_files_have_a_stem_padded_by_two(tmp_path):
     encoder = randomised(BATCH)
     record = {"state_dict": foreign_names(encoder.state_dict(), "encoder."), "pytorch-lightning_version": "1.5"}
     torch.save(record, tmp_path / "cassle.ckpt")
-    loaded, description = load_foreign(str(tmp_path / "cassle.ckpt"))
+    loaded = load_encoder(tmp_path / "cassle.ckpt")
     images = torch.randn(2, 3, 16, 16)
-    assert description["stem_padding"] == 2 and loaded.get_submodule("conv1")(images).shape[-1] == 18
-    ours, description = load_foreign(str(tmp_path / "cassle.ckpt"), stem_padding=1)
-    assert "stem_padding" not in description and torch.equal(ours.eval()(images), encoder(images))
+    assert loaded.description["stem_padding"] == 2 and loaded.module.get_submodule("conv1")(images).shape[-1] == 18
+    ours = load_encoder(tmp_path / "cassle.ckpt", stem_padding=1)
+    assert "stem_padding" not in ours.description and torch.equal(ours.module.eval()(images), encoder(images))
+
+
+def write_checkpoint(path, config: EncoderConfig, **metadata):
+    encoder = randomised(config)
+    described = json.dumps({"encoder": dataclasses.asdict(config), "task": 2, **metadata})
+    state = foreign_names(encoder.state_dict(), "encoder.") | {"g.fc1.weight": torch.zeros(2)}
+    save_file(state, path, {"osiris": described})
+    return encoder
+
+
+def test_a_checkpoint_of_osiris_is_built_as_it_says(tmp_path):
+    """A stride leaves no trace in the shapes: the file's own description decides."""
+    path = tmp_path / "task-03.safetensors"
+    config = EncoderConfig(width=8, blocks=(1, 1, 1, 1), stem_stride=2)
+    encoder = write_checkpoint(path, config, mean=[0.1, 0.2, 0.3], std=[1, 1, 1], image_size=16)
+    images = torch.randn(2, 3, 16, 16)
+    for loaded in (load_encoder(path), load_checkpoint(path)):
+        assert torch.equal(loaded.module.eval()(images), encoder(images))
+        assert loaded.description["stem_stride"] == 2
+        assert (loaded.mean, loaded.std, loaded.image_size) == ((0.1, 0.2, 0.3), (1, 1, 1), 16)
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "message"),
+    [
+        ({"arch": "resnet18"}, "not a resnet18"),
+        ({"prefix": "g."}, "'encoder.', not 'g.'"),
+        ({"stem_padding": 2}, "leave"),
+    ],
+)
+def test_a_checkpoint_of_osiris_is_not_contradicted(tmp_path, contradiction, message):
+    write_checkpoint(tmp_path / "task-03.safetensors", SMALL)
+    with pytest.raises(UserError, match=message):
+        load_encoder(tmp_path / "task-03.safetensors", **contradiction)
 
 
 def test_a_second_copy_of_the_encoder_is_left_alone():
@@ -102,28 +138,28 @@ def test_mistakes_are_explained(tmp_path):
     save_file(randomised(SMALL).state_dict(), tmp_path / "small.safetensors")
     path = str(tmp_path / "small.safetensors")
     with pytest.raises(UserError, match="not a resnet18"):
-        load_foreign(path, arch="resnet18")
+        load_encoder(path, arch="resnet18")
     with pytest.raises(UserError, match="Did you mean 'resnet18'"):
-        load_foreign(path, arch="resnet-18")
-    with pytest.raises(UserError, match="does not exist"):
-        load_foreign(str(tmp_path / "missing.pt"))
+        load_encoder(path, arch="resnet-18")
+    with pytest.raises(UserError, match="is not a file"):
+        load_encoder(str(tmp_path / "missing.pt"))
     state = randomised(SMALL).state_dict()
     del state["layer3.0.conv2.weight"]
     save_file(state, tmp_path / "broken.safetensors")
     with pytest.raises(UserError, match=r"1 missing, such as layer3\.0\.conv2\.weight"):
-        load_foreign(str(tmp_path / "broken.safetensors"))
+        load_encoder(str(tmp_path / "broken.safetensors"))
     (tmp_path / "text.safetensors").write_text("hello")
     with pytest.raises(UserError, match="not a safetensors file"):
-        load_foreign(str(tmp_path / "text.safetensors"))
+        load_encoder(str(tmp_path / "text.safetensors"))
     torch.save({"head.weight": torch.ones(1)}, tmp_path / "head.pt")
     with pytest.raises(UserError, match="no ResNet encoder"):
-        load_foreign(str(tmp_path / "head.pt"))
+        load_encoder(str(tmp_path / "head.pt"))
 
 
 def test_code_in_a_file_is_not_run(tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
     with pytest.raises(UserError, match="without running code"):
-        load_foreign(str(tmp_path / "module.pt"))
+        load_encoder(str(tmp_path / "module.pt"))
 
 
 def test_python_entry(tmp_path, monkeypatch):
@@ -132,12 +168,12 @@ def test_python_entry(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    encoder, description = load_foreign("my_encoders:flat")
-    assert isinstance(encoder, nn.Flatten) and description == {"entry": "my_encoders:flat"}
+    loaded = load_encoder("my_encoders:flat")
+    assert isinstance(loaded.module, nn.Flatten) and loaded.description == {"entry": "my_encoders:flat"}
     assert str(tmp_path) not in sys.path
     with pytest.raises(UserError, match=r"returned int, not a torch\.nn\.Module"):
-        load_foreign("my_encoders:wrong")
+        load_encoder("my_encoders:wrong")
     with pytest.raises(UserError, match="has no function 'nothing'"):
-        load_foreign("my_encoders:nothing")
+        load_encoder("my_encoders:nothing")
     with pytest.raises(UserError, match="No module named 'not_there'"):
-        load_foreign("not_there:flat")
+        load_encoder("not_there:flat")

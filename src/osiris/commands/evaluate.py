@@ -1,11 +1,11 @@
-"""`osiris evaluate`: the numbers of a run, of one checkpoint, or of anybody's encoder, on any benchmark."""
+"""`osiris evaluate`: the numbers of a run, a checkpoint, any encoder, or a baseline, on any benchmark."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -15,15 +15,16 @@ from osiris.evaluation.config import ProtocolConfig
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from rich.table import Table
 
     from osiris.data.benchmark import Benchmark
+    from osiris.evaluation.encoder_files import LoadedEncoder
     from osiris.evaluation.metrics_file import Fingerprint, Scores
 
 
 @dataclass(frozen=True)
 class Args:
-    """Evaluate a run directory, one checkpoint of it, or a foreign encoder. One pass over the data per checkpoint.
+    """Evaluate a run directory, one checkpoint of it, any other encoder, or features that were not learned.
 
     Without --benchmark and protocol flags a run is evaluated as its own config says. Results never overwrite the run's
     own: they go to --out, and what is already there is not computed again.
@@ -33,18 +34,22 @@ class Args:
       osiris evaluate runs/x/checkpoints/task-10.safetensors --benchmark structured-cifar100 --k 20
       osiris evaluate --encoder weights.safetensors --arch resnet18 --benchmark split-cifar100-20
       osiris evaluate --encoder my_package.models:load --benchmark tinyworld --k 10
+      osiris evaluate --baseline patches --benchmark split-cifar100-20 --bank-per-class 100 --test-per-class 50 --k 20
     """
 
     target: Annotated[Path | None, tyro.conf.Positional] = None
     """A run directory or a task checkpoint (.safetensors)."""
     encoder: str | None = None
-    """A foreign encoder: a file of weights, or package.module:function returning a module."""
+    """Another encoder: a file of weights, or package.module:function returning a module. A checkpoint of osiris says
+    what it is; for other files the architecture is read off the shapes."""
+    baseline: Literal["pixels", "pixels-centred", "patches"] | None = None
+    """KNN without learning: on pixels, on pixels minus the channel means, or on whitened random patches."""
     arch: str | None = None
-    """Architecture of the foreign weights (resnet18); default: read off their shapes."""
+    """Architecture of the weights (resnet18, resnet34), to make sure that the file holds it."""
     prefix: str | None = None
-    """Prefix of the foreign weights' names, where several networks are in one file."""
+    """Prefix of the names of the weights, if one file holds several networks."""
     stem_padding: int | None = None
-    """Padding of the foreign stem, where it is not the usual one."""
+    """Padding of the first convolution, if it is not the usual one."""
     data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     out: Path | None = None
@@ -57,12 +62,10 @@ class Args:
 
 @dataclass(frozen=True)
 class Subject:
-    """One encoder to evaluate, under the name its results get."""
+    """One encoder to evaluate, and the name of its results."""
 
     name: str
-    encoder: nn.Module
-    description: dict[str, Any]
-    """Part of the protocol fingerprint."""
+    encoder: LoadedEncoder
 
 
 def parse(argv: list[str]) -> Args:
@@ -70,54 +73,122 @@ def parse(argv: list[str]) -> Args:
     target = Path(argv[0]) if argv and not argv[0].startswith("-") else None
     default = Args()
     if target is not None:
-        folder = target if target.is_dir() else target.parent.parent
-        if (folder / "config.json").exists():
+        folder = run_folder(target)
+        if folder is not None:
             from osiris.training.run_directory import read_config
 
             config = read_config(folder)
             default = replace(default, data=config.data, protocol=config.evaluation, threads=config.engine.threads)
-        elif not target.exists():
-            raise UserError(f"{target} does not exist; give a run directory or a checkpoint.")
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
     return tyro.cli(cli, args=argv, prog="osiris evaluate", description=inspect.getdoc(Args), default=default)
+
+
+def run_folder(target: Path) -> Path | None:
+    """The run directory of a target; None for a checkpoint that was copied elsewhere."""
+    if not target.exists():
+        raise UserError(f"{target} does not exist; give a run directory or a checkpoint.")
+    if target.is_dir():
+        if (target / "config.json").exists():
+            return target
+        runs = sorted(path.parent for path in target.glob("*/config.json"))
+        if runs:
+            raise UserError(f"{target} is a folder of {len(runs)} runs; evaluate one of them, such as {runs[0]}.")
+        raise UserError(f"{target} is not a run directory: it has no config.json.")
+    folder = target.parent.parent
+    return folder if (folder / "config.json").exists() else None
 
 
 def run(args: Args) -> int:
     import torch
 
     from osiris.console import console, notice
-    from osiris.data.benchmarks import load_benchmark
     from osiris.evaluation.fingerprint import digest, fingerprint
+    from osiris.files import require_writable
     from osiris.training.engine import choose_device
 
-    if (args.target is None) == (args.encoder is None):
-        raise UserError("give either a run or checkpoint, or --encoder; see osiris evaluate --help.")
-    if not args.data.benchmark:
-        raise UserError("say on which data: --benchmark NAME (osiris list benchmarks).")
+    check(args)
+    if args.out is not None:
+        require_writable(args.out)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     device = choose_device(args.device)
-    benchmark = load_benchmark(args.data)
+    subjects = load_subjects(args)
+    benchmark = load_at_size(subjects[0].encoder.image_size if subjects else None, args.data)
     for text in benchmark.notices:
         notice(text)
-    subjects = [_foreign(args)] if args.encoder is not None else _checkpoints(args)
-    identity = fingerprint(benchmark, args.protocol, subjects[0].description)
+    if args.baseline is not None:
+        subjects = [baseline_subject(args.baseline, benchmark)]
+    benchmark, description = normalised_for(subjects[0].encoder, benchmark)
+    identity = fingerprint(benchmark, args.protocol, description)
     # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = args.protocol
     asked = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
-    out = args.out or _default_out(args, asked)
-    numbers = [evaluate_one(subject, benchmark, args.protocol, device, out) for subject in subjects]
+    out = args.out or default_out(args, asked)
+    require_writable(out)
+    scores = [evaluate_one(subject, benchmark, protocol, device, out) for subject in subjects]
     if args.target is not None and args.target.is_dir():
-        _summarise(args, benchmark, numbers, identity, out, device)
-    console.print(_table(subjects, numbers, benchmark.name))
-    console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False)
+        write_metrics(args, benchmark, scores, identity, out, device)
+    console.print(table([subject.name for subject in subjects], scores, benchmark.name))
+    console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False, soft_wrap=True)
     return 0
+
+
+def check(args: Args) -> None:
+    if sum(choice is not None for choice in (args.target, args.encoder, args.baseline)) != 1:
+        raise UserError("give one of: a run or checkpoint, --encoder, --baseline; see osiris evaluate --help.")
+    if not args.data.benchmark:
+        raise UserError("choose the data with --benchmark NAME (see osiris list benchmarks).")
+    described = (args.arch, args.prefix, args.stem_padding)
+    if args.encoder is None and any(value is not None for value in described):
+        raise UserError("--arch, --prefix and --stem-padding describe the file of --encoder; leave them out here.")
+
+
+def load_subjects(args: Args) -> list[Subject]:
+    """The task checkpoints of a run in order, the one that was named, or the encoder; before any image is loaded."""
+    from osiris.evaluation.encoder_files import load_checkpoint, load_encoder
+
+    if args.encoder is not None:
+        return [Subject("encoder", load_encoder(args.encoder, args.arch, args.prefix, args.stem_padding))]
+    if args.target is None:
+        return []
+    folder = args.target / "checkpoints"
+    paths = sorted(folder.glob("task-*.safetensors")) if args.target.is_dir() else [args.target]
+    if not paths:
+        raise UserError(f"{args.target} has no task checkpoints yet; they are written after each task.")
+    return [Subject(path.stem, load_checkpoint(path)) for path in paths]
+
+
+def baseline_subject(name: str, benchmark: Benchmark) -> Subject:
+    from osiris.evaluation.baselines import ENCODERS
+    from osiris.evaluation.encoder_files import LoadedEncoder
+
+    return Subject(name, LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name}))
+
+
+def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
+    """With images of the size that the encoder was trained on, if its file says so."""
+    from osiris.data.benchmarks import load_benchmark
+
+    if size is not None and data.image_size not in (None, size):
+        raise UserError(f"--image-size {data.image_size}: this encoder was trained on images of {size} pixels.")
+    benchmark = load_benchmark(data)
+    if size is None or benchmark.bank.images.shape[1:] == (size, size):
+        return benchmark
+    return load_benchmark(replace(data, image_size=size))
+
+
+def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchmark, dict[str, Any]]:
+    """(the benchmark with the encoder's own channel statistics, the encoder's description for the fingerprint)"""
+    if encoder.mean is None or encoder.std is None or (encoder.mean, encoder.std) == (benchmark.mean, benchmark.std):
+        return benchmark, encoder.description
+    description = encoder.description | {"mean": list(encoder.mean), "std": list(encoder.std)}
+    return replace(benchmark, mean=encoder.mean, std=encoder.std), description
 
 
 def evaluate_one(
     subject: Subject, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
 ) -> Scores:
-    """Numbers of one encoder; taken from `out` when they are there (their file is written last)."""
+    """Numbers of one encoder; taken from `out` if they are there (their file is written last)."""
     from osiris.console import progress
     from osiris.evaluation.evaluate import evaluate_features
     from osiris.evaluation.features import embed_benchmark
@@ -128,53 +199,17 @@ def evaluate_one(
     path = out / f"{subject.name}.json"
     if path.exists():
         return read_record(path, Scores)
+    module = subject.encoder.module.to(device)
     total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
     with progress(f"embedding with {subject.name}", total) as ticker:
-        features = embed_benchmark(subject.encoder.to(device), benchmark, device, ticker=ticker)
-    views = embed_two_views(subject.encoder, benchmark, device)
-    evaluation = evaluate_features(features, benchmark, protocol, views)
+        features = embed_benchmark(module, benchmark, device, ticker=ticker)
+    evaluation = evaluate_features(features, benchmark, protocol, embed_two_views(module, benchmark, device))
     write_evaluation(out, subject.name, features, evaluation, protocol.keep_features)
     return evaluation.numbers
 
 
-def _foreign(args: Args) -> Subject:
-    from osiris.evaluation.encoder_files import load_foreign
-
-    assert args.encoder is not None
-    encoder, description = load_foreign(args.encoder, args.arch, args.prefix, args.stem_padding)
-    return Subject("encoder", encoder, description)
-
-
-def _checkpoints(args: Args) -> list[Subject]:
-    """The task checkpoints of a run in order, or the one that was named."""
-    from osiris.models import EncoderConfig, build_encoder
-    from osiris.training.checkpoint import load_tensors
-    from osiris.training.config import from_dict
-
-    assert args.target is not None
-    folder = args.target / "checkpoints"
-    paths = sorted(folder.glob("task-*.safetensors")) if args.target.is_dir() else [args.target]
-    if not paths:
-        raise UserError(f"{args.target} has no task checkpoints yet; they are written after each task.")
-    subjects = []
-    for path in paths:
-        tensors, metadata = load_tensors(path)
-        if "encoder" not in metadata:
-            raise UserError(f"{path} is no osiris checkpoint; for foreign weights use --encoder {path}.")
-        encoder = build_encoder(from_dict(metadata["encoder"], EncoderConfig))
-        state = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
-        encoder.load_state_dict(state)
-        subjects.append(Subject(path.stem, encoder, metadata["encoder"]))
-    return subjects
-
-
-def _summarise(
-    args: Args,
-    benchmark: Benchmark,
-    numbers: list[Scores],
-    identity: Fingerprint,
-    out: Path,
-    device: torch.device,
+def write_metrics(
+    args: Args, benchmark: Benchmark, scores: list[Scores], identity: Fingerprint, out: Path, device: torch.device
 ) -> None:
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
     from osiris.evaluation.metrics_file import build_metrics, write_record
@@ -185,40 +220,42 @@ def _summarise(
     assert args.target is not None
     config = replace(read_config(args.target), evaluation=args.protocol)
     method = resolve(config.method)
-    continual = method.stream == "continual" and len(numbers) == benchmark.task_count
-    kept = numbers if continual else numbers[-1:]
-    baseline = baseline_of(config, benchmark, device)
-    untrained = baseline and baseline.protocols
-    metrics = build_metrics(method.name, benchmark, config.seed, kept, untrained, identity, continual)
+    continual = method.stream == "continual" and len(scores) == benchmark.task_count
+    untrained = baseline_of(config, benchmark, device)
+    metrics = build_metrics(
+        method.name,
+        benchmark,
+        config.seed,
+        scores if continual else scores[-1:],
+        untrained and untrained.protocols,
+        identity,
+        continual,
+    )
     write_record(out / "metrics.json", metrics)
 
 
-def _default_out(args: Args, identity: str) -> Path:
+def default_out(args: Args, identity: str) -> Path:
+    benchmark = "".join(letter if letter.isalnum() else "-" for letter in args.data.benchmark)
     if args.target is None:
-        name = Path(args.encoder or "encoder").stem.replace(":", "-")
-        return Path("evaluations") / f"{name}-{args.data.benchmark}-{identity}"
-    folder = args.target if args.target.is_dir() else args.target.parent.parent
-    return folder / "evaluations" / f"{args.data.benchmark}-{identity}"
+        name = args.baseline or Path(args.encoder or "encoder").stem.replace(":", "-")
+        return Path("evaluations") / f"{name}-{benchmark}-{identity}"
+    return (run_folder(args.target) or args.target.parent) / "evaluations" / f"{benchmark}-{identity}"
 
 
-def _table(subjects: list[Subject], numbers: list[Scores], benchmark: str) -> Any:
+def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
     from rich.table import Table
 
     from osiris.commands.show import number
     from osiris.evaluation.metrics_file import mean_present
     from osiris.training.evaluating import shown
 
-    table = Table(title=f"{benchmark}, percent")
-    table.add_column("encoder")
-    names = list(shown(numbers[-1]))
-    for name in names:
-        table.add_column(name, justify="right")
-    probes = list(numbers[-1].probe)
-    for name in probes:
-        table.add_column(f"linear probe ({name})", justify="right")
-    for subject, entry in zip(subjects, numbers):
-        values = shown(entry)
-        cells = [number(values[name]) for name in names]
-        cells += [number(mean_present(entry.probe[name].accuracy)) for name in probes]
-        table.add_row(subject.name, *cells)
-    return table
+    made = Table(title=f"{benchmark}, percent")
+    made.add_column("encoder")
+    columns = list(shown(scores[-1]))
+    probes = list(scores[-1].probe)
+    for name in [*columns, *(f"linear probe ({name})" for name in probes)]:
+        made.add_column(name, justify="right")
+    for name, entry in zip(names, scores):
+        cells = [number(shown(entry)[column]) for column in columns]
+        made.add_row(name, *cells, *(number(mean_present(entry.probe[probe].accuracy)) for probe in probes))
+    return made

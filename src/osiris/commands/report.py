@@ -1,4 +1,4 @@
-"""`osiris report`: the page, its figures and its tables, from run directories alone."""
+"""`osiris report`: the HTML page, its figures and its tables, from run directories alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import tyro
 class Args:
     """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
 
-    The page stands alone: it can be sent, archived or opened offline. What the given runs do not allow is left out,
-    and a line at its end says which run would add it.
+    The page is self-contained: it can be sent, archived or opened offline. Sections that the given runs do not support
+    are left out, and a line at its end says which run would add them.
 
     Examples:
       osiris report runs --out report
@@ -27,16 +27,20 @@ class Args:
     title: str | None = None
     """Heading of the page."""
     slow: bool = False
-    """Also what takes long: overfitting to the memory from the checkpoints of large runs (cached afterwards)."""
+    """Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached)."""
 
 
 def run(args: Args) -> int:
     from osiris.console import console
     from osiris.errors import UserError
+    from osiris.files import require_writable
     from osiris.report.page import make_report
 
     if not args.runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
+    if (args.out / "config.json").exists() or (args.out / "metrics.json").exists():
+        raise UserError(f"--out {args.out} is a run directory; write the report elsewhere, such as {args.out}/report.")
+    require_writable(args.out)
     page = make_report(list(args.runs), args.out, args.title, args.slow)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
     return 0

@@ -1,4 +1,8 @@
-"""References below a trained encoder: untrained encoders (R_i of forward transfer). Results are cached on disk."""
+"""References that learn nothing: untrained encoders (R_i of forward transfer), raw pixels, whitened random patches.
+
+A trained encoder should beat all of them. Results are cached on disk, because they depend on the data and the protocol
+alone.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+import torch.nn.functional as functional
+from torch import Tensor, nn
 
 from osiris.data.benchmark import Benchmark
-from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
-from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.fingerprint import digest, fingerprint
 from osiris.evaluation.metrics_file import Percentages, Record, mean_present, read_record, write_record
+from osiris.randomness import generator
+
+SIDE = 32
+"""Larger images are averaged down to this side before pixels or patches are compared."""
+PATCH, FILTERS, FITTED_IMAGES, PATCHES_PER_IMAGE = 6, 256, 1000, 50
+CONTRAST, WHITENING, THRESHOLD = 10 / 255**2, 0.1, 0.5
+"""Regularisation of contrast and of the whitening (as Coates and Ng for bytes), and the soft threshold."""
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """Accuracies of an encoder that learned nothing, in percent."""
+    """Accuracies of features that were not learned, in percent."""
 
     protocols: dict[str, Percentages]
     task_level: float | None
+
+    def accuracy(self, protocol: str) -> float | None:
+        """The mean over tasks, which is A."""
+        return mean_present(self.protocols.get(protocol, []))
 
 
 def untrained_baseline(
@@ -43,12 +59,7 @@ def untrained_baseline(
     for seed in range(protocol.random_encoders):
         name = digest([key, protocol.k, protocol.temperature, sorted(protocol.protocols), seed])
         path = None if cache_dir is None else cache_dir / f"random-{name}.json"
-        if path is not None and path.exists():
-            each.append(read_record(path, Baseline))
-            continue
-        each.append(measure(make_encoder(seed), benchmark, protocol, device))
-        if path is not None:
-            write_record(path, each[-1])
+        each.append(_cached(path, lambda seed=seed: measure(make_encoder(seed), benchmark, protocol, device)))
     return Baseline(
         protocols={
             name: [mean_present(values) for values in zip(*(one.protocols[name] for one in each), strict=True)]
@@ -56,6 +67,30 @@ def untrained_baseline(
         },
         task_level=mean_present([one.task_level for one in each]),
     )
+
+
+def pixel_baselines(
+    benchmark: Benchmark, protocol: ProtocolConfig, cache_dir: Path | None, device: torch.device | str = "cpu"
+) -> dict[str, Baseline]:
+    """pixels, pixels-centred and patches, by name; empty without labels."""
+    if not benchmark.labelled:
+        return {}
+    baselines = {}
+    for name in BASELINES:
+        identity = fingerprint(benchmark, protocol, {"baseline": name}).hash
+        path = None if cache_dir is None else cache_dir / f"{name}-{digest([identity, protocol.protocols])}.json"
+        measured = _cached(path, lambda name=name: measure(ENCODERS[name](benchmark), benchmark, protocol, device))
+        baselines[name] = measured
+    return baselines
+
+
+def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
+    if path is not None and path.exists():
+        return read_record(path, Baseline)
+    result = compute()
+    if path is not None:
+        write_record(path, result)
+    return result
 
 
 def measure(
@@ -67,3 +102,88 @@ def measure(
     scores = score_protocols(rankings, benchmark, protocol)
     accuracies = {name: one.accuracy for name, one in scores.items()}
     return Baseline(protocols=accuracies, task_level=score_task_level(rankings, benchmark).accuracy)
+
+
+class Unlearned(nn.Module):
+    """Takes normalised images, as every encoder does, and recovers the pixels in [0, 1] from them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(benchmark.mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(benchmark.std).view(1, 3, 1, 1))
+
+    def pixels(self, images: Tensor) -> Tensor:
+        return reduced(images * self.std + self.mean)
+
+
+class Pixels(Unlearned):
+    """The pixels themselves."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.pixels(images).flatten(1)
+
+
+class CentredPixels(Unlearned):
+    """The pixels minus the channel means, over the channel deviations: the input of every encoder."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return reduced(images).flatten(1)
+
+
+class Patches(Unlearned):
+    """256 whitened random 6x6 patches as filters, soft threshold, means over 2x2 quadrants (Coates and Ng 2011).
+
+    Every patch of an image is normalised to zero mean and unit contrast, then whitened; its features are its
+    similarities to the filters. All of this is linear up to the contrast, so one convolution does it.
+    """
+
+    kernel: Tensor
+    offset: Tensor
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        super().__init__(benchmark)
+        random = generator(0, "baseline.patches")
+        patches = random_patches(benchmark, random)
+        patches = patches - patches.mean(dim=1, keepdim=True)
+        patches = patches / (patches.var(dim=1, correction=0, keepdim=True) + CONTRAST).sqrt()
+        centre = patches.mean(dim=0)
+        values, axes = torch.linalg.eigh(((patches - centre).T @ (patches - centre)).double() / len(patches))
+        whitening = (axes * (values + WHITENING).rsqrt() @ axes.T).float()
+        filters = (patches[torch.randperm(len(patches), generator=random)[:FILTERS]] - centre) @ whitening
+        kernel = functional.normalize(filters, dim=1) @ whitening
+        self.register_buffer("offset", (kernel @ centre).view(1, -1, 1, 1))
+        self.register_buffer("kernel", kernel.view(len(kernel), 3, PATCH, PATCH))
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = self.pixels(images)
+        average = functional.avg_pool2d(images.mean(1, keepdim=True), PATCH, 1)
+        square = functional.avg_pool2d(images.square().mean(1, keepdim=True), PATCH, 1)
+        contrast = ((square - average.square()).clamp_min(0) + CONTRAST).sqrt()
+        brightness = average * self.kernel.sum((1, 2, 3)).view(1, -1, 1, 1)
+        similarity = (functional.conv2d(images, self.kernel) - brightness) / contrast - self.offset
+        return functional.adaptive_avg_pool2d((similarity - THRESHOLD).clamp_min(0), 2).flatten(1)
+
+
+def random_patches(benchmark: Benchmark, random: torch.Generator) -> Tensor:
+    """[patches, 3 * 6 * 6] from some bank images, pixels in [0, 1]."""
+    chosen = torch.randperm(len(benchmark.bank), generator=random)[:FITTED_IMAGES].sort().values
+    images = reduced(benchmark.bank.images.take(chosen).float() / 255)
+    patches = functional.unfold(images, PATCH).transpose(1, 2)
+    picked = torch.randint(patches.shape[1], (len(images), PATCHES_PER_IMAGE), generator=random)
+    return patches.gather(1, picked.unsqueeze(2).expand(-1, -1, patches.shape[2])).flatten(0, 1)
+
+
+def reduced(images: Tensor) -> Tensor:
+    """Averaged down where the images are larger than 32 pixels."""
+    return functional.adaptive_avg_pool2d(images, SIDE) if max(images.shape[2:]) > SIDE else images
+
+
+ENCODERS: dict[str, Callable[[Benchmark], nn.Module]] = {
+    "pixels": Pixels,
+    "pixels-centred": CentredPixels,
+    "patches": Patches,
+}
+assert tuple(ENCODERS) == BASELINES

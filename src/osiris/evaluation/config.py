@@ -8,7 +8,10 @@ from osiris.errors import UserError, unknown
 
 PROTOCOLS = ("class-agnostic", "task-aware", "task-aware-masked")
 """The names that go with every number: one bank of all classes; a separate bank of the task's classes (as released);
-the votes of the one bank, masked to the task's classes (as the paper's appendix words it)."""
+the votes of the one bank, masked to the task's classes (as in the paper's appendix)."""
+
+BASELINES = ("pixels", "pixels-centred", "patches")
+"""Features that are not learned: KNN on them is what a trained encoder should beat."""
 
 METRICS = ("A", "F", "K", "C", "T")
 """Overall accuracy, forgetting, knowledge gain, cross-task consolidation, forward transfer (Sec. 4.1)."""

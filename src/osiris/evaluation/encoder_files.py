@@ -1,49 +1,101 @@
-"""Encoders that were trained elsewhere: state dicts under other names, or any Python function that returns a module.
+"""Encoders from files: checkpoints of osiris, state dicts from other libraries, or a Python function.
 
-Known naming schemes: the authors' code, CaSSLe and old solo-learn (`encoder.`), solo-learn (`backbone.`), wrappers
-(`module.`, `model.`, `net.`, in any combination), timm and torchvision (no prefix); `shortcut` for `downsample`, `gn1`
-or `norm1` for `bn1`. Files are never unpickled: safetensors, or torch files with weights only.
+A checkpoint of osiris says what it holds (architecture, normalisation, image size), and that is what is built. The
+architecture of other files is inferred from the shapes. Known naming schemes: the authors' code, CaSSLe and old
+solo-learn (`encoder.`), solo-learn (`backbone.`), wrappers (`module.`, `model.`, `net.`, in any combination), timm and
+torchvision (no prefix); `shortcut` for `downsample`, `gn1` or `norm1` for `bn1`. Files are never unpickled.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
-from osiris.models.config import EncoderConfig
+from osiris.models import EncoderConfig, build_encoder
 
-ARCHITECTURES: dict[str, tuple[int, tuple[int, int, int, int]]] = {
-    "resnet18": (64, (2, 2, 2, 2)),
-    "resnet34": (64, (3, 4, 6, 3)),
-}
+ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
 """Width and blocks per stage."""
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
-NOT_THE_ENCODER = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
-"""A checkpoint often holds a second copy of the encoder; names with one of these words are that copy."""
+COPIES = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
+"""A checkpoint often holds a second copy of the encoder; its names contain one of these words."""
+PYTHON_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-def load_foreign(
-    source: str, arch: str | None = None, prefix: str | None = None, stem_padding: int | None = None
-) -> tuple[nn.Module, dict[str, Any]]:
-    """(encoder, its description for the protocol fingerprint) from a file or from `package.module:function`."""
-    if not Path(source).exists() and re.fullmatch(r"[\w.]+:\w+", source):
-        return from_entry(source), {"entry": source}
-    encoder, config, padding = from_file(Path(source), arch, prefix, stem_padding)
-    description = {"width": config.width, "blocks": list(config.blocks), "norm": config.norm, "stem": config.stem}
-    description |= {"stem_stride": config.stem_stride}
-    return encoder, description | ({} if padding is None else {"stem_padding": padding})
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """A module from normalised images [B, 3, H, W] to features [B, D], and what its file says about it."""
+
+    module: nn.Module
+    description: dict[str, Any]
+    """Part of the protocol fingerprint."""
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    """Channel statistics of the images it was trained on; None: unknown, use those of the data."""
+    image_size: int | None = None
+
+
+def load_encoder(
+    source: str | Path, arch: str | None = None, prefix: str | None = None, stem_padding: int | None = None
+) -> LoadedEncoder:
+    """From a file or from `package.module:function`. The other arguments describe files that do not describe
+    themselves; they must not contradict a checkpoint of osiris."""
+    path = Path(source)
+    if not path.exists() and PYTHON_ENTRY.fullmatch(str(source)):
+        return LoadedEncoder(from_entry(str(source)), {"entry": str(source)})
+    tensors, metadata = read_file(path)
+    if "encoder" in metadata:
+        _refuse_contradictions(path, metadata["encoder"], arch, prefix, stem_padding)
+        return from_checkpoint(path, tensors, metadata)
+    return from_foreign(path, tensors, arch, prefix, stem_padding)
+
+
+def load_checkpoint(path: Path) -> LoadedEncoder:
+    """The encoder of a checkpoint that osiris wrote; other files are refused."""
+    tensors, metadata = read_file(path)
+    if "encoder" not in metadata:
+        raise UserError(f"{path} is not a checkpoint of osiris; for other weights use --encoder {path}.")
+    return from_checkpoint(path, tensors, metadata)
+
+
+def from_checkpoint(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> LoadedEncoder:
+    """The encoder of `checkpoints/task-XX.safetensors`."""
+    try:
+        encoder = build_encoder(msgspec.convert(metadata["encoder"], EncoderConfig))
+        state = {name.removeprefix("encoder."): one for name, one in tensors.items() if name.startswith("encoder.")}
+        encoder.load_state_dict(state)
+    except (msgspec.ValidationError, RuntimeError) as error:
+        raise UserError(f"{path} was written by another version of osiris, or is damaged: {error}") from error
+    mean, std = metadata.get("mean"), metadata.get("std")
+    normalisation = (None, None) if mean is None or std is None else (tuple(mean), tuple(std))
+    return LoadedEncoder(encoder, metadata["encoder"], *normalisation, metadata.get("image_size"))
+
+
+def _refuse_contradictions(
+    path: Path, described: dict[str, Any], arch: str | None, prefix: str | None, stem_padding: int | None
+) -> None:
+    config = msgspec.convert(described, EncoderConfig)
+    if arch is not None:
+        _check_architecture(arch, config)
+    if prefix not in (None, "", "encoder."):
+        raise UserError(f"{path} is a checkpoint of osiris: its encoder has the prefix 'encoder.', not {prefix!r}.")
+    if stem_padding not in (None, 3 if config.stem == "large" else 1):
+        raise UserError(f"{path} is a checkpoint of osiris: leave out --stem-padding {stem_padding}.")
 
 
 def from_entry(entry: str) -> nn.Module:
-    """Call `package.module:function` (the current directory is importable) and make sure that a module came back."""
+    """Call `package.module:function` (the current directory is importable) and check that it returned a module."""
     module_name, _, function_name = entry.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -61,17 +113,18 @@ def from_entry(entry: str) -> nn.Module:
     return encoder
 
 
-def from_file(
-    path: Path, arch: str | None = None, prefix: str | None = None, stem_padding: int | None = None
-) -> tuple[nn.Module, EncoderConfig, int | None]:
-    """(encoder, config, padding of the stem if it is not the usual one).
+def from_foreign(
+    path: Path,
+    record: Mapping[str, Any],
+    arch: str | None = None,
+    prefix: str | None = None,
+    stem_padding: int | None = None,
+) -> LoadedEncoder:
+    """A ResNet of this family from a state dict of another library.
 
-    CaSSLe and solo-learn pad the 3x3 stem by 2 instead of 1, which no state dict shows: files of Lightning are taken
+    CaSSLe and solo-learn pad the 3x3 stem by 2 instead of 1, which no state dict shows: files of Lightning are assumed
     to be theirs unless `stem_padding` says otherwise.
     """
-    from osiris.models import build_encoder
-
-    record = read_file(path)
     state = map_keys(find_state(record), prefix)
     config = infer_config(state)
     if arch is not None:
@@ -80,35 +133,38 @@ def from_file(
     wanted = encoder.state_dict()
     if config.norm == "gn":
         state = {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}
-    missing, unused = sorted(set(wanted) - set(state)), sorted(set(state) - set(wanted))
-    wrong = [name for name in wanted if name in state and wanted[name].shape != state[name].shape]
-    if missing or unused or wrong:
-        parts = (("missing", missing), ("not known", unused), ("of another shape", wrong))
-        shown = "; ".join(f"{len(names)} {what}, such as {names[0]}" for what, names in parts if names)
-        raise UserError(f"{path} does not fit a ResNet of this family: {shown}. Use a Python entry (module:function).")
+    problems = {
+        "missing": sorted(set(wanted) - set(state)),
+        "not known": sorted(set(state) - set(wanted)),
+        "of another shape": [name for name in wanted if name in state and wanted[name].shape != state[name].shape],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{len(names)} {what}, such as {names[0]}" for what, names in problems.items() if names)
+        raise UserError(f"{path} does not fit a ResNet of this family: {text}. Use a Python entry (module:function).")
     encoder.load_state_dict(state)
     if stem_padding is None and config.stem == "small" and "pytorch-lightning_version" in record:
         stem_padding = 2
+    description: dict[str, Any] = {"width": config.width, "blocks": list(config.blocks), "norm": config.norm}
+    description |= {"stem": config.stem, "stem_stride": config.stem_stride}
     stem = encoder.conv1
     assert isinstance(stem, nn.Conv2d)
-    if stem_padding is None or stem.padding == (stem_padding, stem_padding):
-        return encoder, config, None
-    stem.padding = (stem_padding, stem_padding)
-    return encoder, config, stem_padding
+    if stem_padding is not None and stem.padding != (stem_padding, stem_padding):
+        stem.padding = (stem_padding, stem_padding)
+        description["stem_padding"] = stem_padding
+    return LoadedEncoder(encoder, description)
 
 
-def read_file(path: Path) -> Mapping[str, Any]:
-    """The content of a safetensors or torch file, tensors on the CPU; nothing is unpickled."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist. Give a weights file, or a Python entry `package.module:function`.")
+def read_file(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """(content, metadata of osiris if it wrote the file) of a safetensors or torch file, tensors on the CPU."""
+    if not path.is_file():
+        raise UserError(f"{path} is not a file. Give a weights file, or a Python entry `package.module:function`.")
     if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise UserError(f"{path} is not a safetensors file ({error}).") from error
+            with safe_open(path, framework="pt") as file:
+                metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
+                return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+        except (SafetensorError, ValueError) as error:
+            raise UserError(f"{path} is not a safetensors file, or is damaged ({error}).") from error
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -118,7 +174,9 @@ def read_file(path: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(record, Mapping):
         raise UserError(f"{path} holds a {type(record).__name__}, not a state dict.")
-    return record
+    if {"format", "digest", "state"} <= record.keys():
+        raise UserError(f"{path} is the training state of a run; give {path.parent}/task-XX.safetensors instead.")
+    return record, {}
 
 
 def find_state(record: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -147,13 +205,12 @@ def map_keys(state: Mapping[str, Tensor], prefix: str | None = None) -> dict[str
 
 
 def find_prefix(names: list[str]) -> str:
-    """What stands before `conv1.weight` of the encoder."""
-    present = set(names)
-    ends = "layer1.0.conv1.weight"
-    prefixes = sorted({name.removesuffix(ends) for name in names if name.endswith(ends)})
-    prefixes = [one for one in prefixes if one + "conv1.weight" in present]
-    own = [one for one in prefixes if not any(word in re.split(r"[._]", one) for word in NOT_THE_ENCODER)]
-    candidates = own or prefixes
+    """What precedes `conv1.weight` of the encoder."""
+    present, end = set(names), "layer1.0.conv1.weight"
+    prefixes = sorted({name.removesuffix(end) for name in names if name.endswith(end)})
+    prefixes = [prefix for prefix in prefixes if prefix + "conv1.weight" in present]
+    originals = [prefix for prefix in prefixes if not any(word in re.split(r"[._]", prefix) for word in COPIES)]
+    candidates = originals or prefixes
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
@@ -162,7 +219,7 @@ def find_prefix(names: list[str]) -> str:
 
 
 def infer_config(state: Mapping[str, Tensor]) -> EncoderConfig:
-    """The shape of the encoder, from the shapes of its tensors. A stride leaves no trace: it is taken to be 1."""
+    """The shape of the encoder, from the shapes of its tensors. They do not show strides: the stem's is assumed 1."""
     if any(re.search(r"\.conv3\.weight$", name) for name in state):
         raise UserError("this encoder has bottleneck blocks (ResNet-50 or larger): use a Python entry module:function.")
     width, _, kernel, _ = state["conv1.weight"].shape

@@ -1,0 +1,83 @@
+"""`osiris evaluate` as a user types it, on tinyworld at smoke size."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from osiris.cli import main
+from osiris.evaluation.config import BASELINES
+from tiny_runs import arguments, write_arrays
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_arrays(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, data: str) -> Path:
+    """A finished run of three tasks; its encoder has a stem of stride 2."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert main(arguments(data, out)) == 0
+    return out
+
+
+def scores(out: Path, name: str) -> dict:
+    return json.loads((out / f"{name}.json").read_text())
+
+
+def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path: Path, capsys) -> None:
+    assert main(["evaluate", str(run), "--out", str(tmp_path / "run")]) == 0
+    own = json.loads((run / "metrics.json").read_text())
+    again = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert again["protocols"] == own["protocols"] and again["fingerprint"] == own["fingerprint"]
+    checkpoint = run / "checkpoints" / "task-02.safetensors"
+    assert main(["evaluate", str(checkpoint), "--out", str(tmp_path / "one")]) == 0
+    assert scores(tmp_path / "one", "task-02") == scores(run / "evaluation", "task-02")
+    config = json.loads((run / "config.json").read_text())["config"]
+    protocol = ["--benchmark", config["data"]["benchmark"], "--k", "3", "--threads", "1", "--device", "cpu"]
+    assert main(["evaluate", "--encoder", str(checkpoint), *protocol, "--out", str(tmp_path / "file")]) == 0
+    assert scores(tmp_path / "file", "encoder") == scores(run / "evaluation", "task-02")
+    assert "class-agnostic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines(name: str, data: str, tmp_path: Path, capsys) -> None:
+    assert main(["evaluate", "--baseline", name, "--benchmark", data, "--k", "3", "--out", str(tmp_path)]) == 0
+    accuracy = scores(tmp_path, name)["protocols"]["class-agnostic"]["accuracy"]
+    assert sum(accuracy) / 3 > 30  # six classes that differ in colour
+    assert name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "give one of"),
+        (["--baseline", "pixels", "--encoder", "x:y"], "give one of"),
+        (["--baseline", "pixels"], "choose the data with --benchmark"),
+        (["--encoder", "nothere.pt", "--benchmark", "nothere"], "nothere.pt is not a file"),
+        (["nowhere"], "does not exist"),
+        (["{run}/.."], r"is a folder of 1 runs; evaluate one of them, such as .*run\."),
+        (["{run}/checkpoints"], "is not a run directory"),
+        (["{run}/checkpoints/latest.pt"], r"is the training state of a run; give .*task-XX.safetensors"),
+        (["--encoder", "{run}/checkpoints/latest.pt", "--benchmark", "nothere"], "is the training state of a run"),
+        (["{run}", "--arch", "resnet18"], "leave them out here"),
+        (["{run}", "--out", "{run}/config.json/x"], "config.json is a file. Choose another --out"),
+    ],
+)
+def test_refusals_come_before_the_data_is_loaded(given, message, run: Path, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("osiris.data.benchmarks.load_benchmark", lambda _: pytest.fail("the data was loaded"))
+    assert main(["evaluate", *(part.replace("{run}", str(run)) for part in given)]) == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
+def test_a_report_does_not_go_into_a_run_directory(run: Path, capsys) -> None:
+    assert main(["report", str(run), "--out", str(run)]) == 2
+    assert "is a run directory" in capsys.readouterr().err
+    assert main(["report", str(run), "--out", str(run / "config.json" / "x")]) == 2
+    assert "Choose another --out" in capsys.readouterr().err
