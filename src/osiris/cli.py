@@ -81,7 +81,9 @@ def dispatch(name: str, argv: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"osiris: {message}", file=sys.stderr)
+    from osiris.console import printable
+
+    print(printable(f"osiris: {message}"), file=sys.stderr)
     return code
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osiris.data.decode import UndecodableImage, decode, decode_and_measure, image_dimensions
+from osiris.data.decode import UndecodableImage, decode, image_dimensions
 from pictures import picture
 
 
@@ -36,14 +36,18 @@ def test_grey_palette_transparent_and_16_bit_become_rgb() -> None:
     assert decode(encode(picture(3).convert("RGBA")), None).shape == (3, 20, 20)
     deep = Image.fromarray((np.asarray(grey).astype(np.uint16) << 8) + 77)
     assert (decode(encode(deep), None) == np.asarray(grey)).all()
+    unit = Image.fromarray(np.asarray(grey).astype(np.float32) / 255)
+    assert (decode(encode(unit, "TIFF"), None) == np.asarray(grey)).all()
+    assert decode(encode(picture(3).convert("CMYK"), "JPEG"), None).shape == (3, 20, 20)
+    frames = {"save_all": True, "append_images": [picture(4)]}
+    assert (decode(encode(picture(3), "GIF", **frames), None) == decode(encode(picture(3), "GIF"), None)).all()
 
 
 def test_scaled_by_the_short_side_and_cropped_in_the_middle() -> None:
     wide = np.zeros((10, 30, 3), dtype=np.uint8)
     wide[:, 10:20] = 200
     assert (decode(wide, 10) == 200).all()
-    pixels, original = decode_and_measure(wide, 5)
-    assert pixels.shape == (3, 5, 5) and original == (30, 10)
+    assert decode(wide, 5).shape == (3, 5, 5)
     large = decode(encode(picture(4, (640, 480)), "JPEG", quality=95), 32)
     exact = decode(np.asarray(picture(4, (640, 480))), 32)
     assert np.abs(large.astype(int) - exact).mean() < 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -199,11 +200,7 @@ def test_loose_images_and_upper_case_and_other_files(labelled: Path) -> None:
     benchmark = load(labelled)
     assert benchmark.class_names == ("Cat", "cat", "dog")
     told = " ".join(benchmark.notices)
-    assert (
-        "1 file(s) that are not images are left out (1 .txt)" in told
-        and "1 image(s) directly in" in told
-        and "differ only in upper and lower case" in told
-    )
+    assert "1 file(s) that are not images are left out (1 .txt)" in told and "1 image(s) directly in" in told
 
 
 def test_grey_and_large_tiffs_are_read(tmp_path: Path) -> None:
@@ -228,3 +225,25 @@ def test_links_are_followed_once_and_never_in_a_circle(photos: Path, tmp_path: P
 def test_a_pipe_does_not_hang(photos: Path) -> None:
     os.mkfifo(photos / "day1" / "pipe.jpg")
     assert len(load(photos).train) == 15
+
+
+def test_names_cannot_steer_the_terminal(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from osiris.cli import main
+
+    write_pictures(photos / "\x1b[31m[bold]x", 2, 5)
+    (photos / "\x1b[31m[bold]x" / "\x1b]0;title.jpg").write_bytes(b"no image")
+    assert main(["data", f"folder:{photos}"]) == 0
+    assert main(["data", f"folder:{photos}", "--strict"]) == 2
+    assert main(["data", f"folder:{photos}/\x1b[31m"]) == 2
+    output = capsys.readouterr()
+    assert "\x1b" not in output.out + output.err and "\\x1b[31m[bold]x" in output.out
+
+
+def test_heic_files_are_reported_or_read(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(picture(3, (64, 64))).save(photos / "day1" / "photo.HEIC")
+    assert len(load(photos).train) == 16
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    benchmark = load(photos)
+    assert len(benchmark.train) == 15
+    assert any("1 HEIC image(s) are left out: install pillow-heif" in text for text in benchmark.notices)

@@ -52,9 +52,9 @@ class Evidence:
 @cache
 def groups() -> dict[str, str]:
     """Method of the zoo -> replay, distillation or reference."""
-    from osiris.framework.table1 import GROUPS
+    from osiris.framework.methods import ZOO
 
-    return {name: group for group, names in GROUPS.items() for name in names}
+    return {name: method.group for name, method in ZOO.items()}
 
 
 def from_runs(

@@ -65,7 +65,7 @@ def run(args: Args) -> int:
 
 
 def _methods(args: Args) -> list:
-    from osiris.framework.table1 import all_facts
+    from osiris.framework.facts import all_facts
     from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)

@@ -44,7 +44,6 @@ class Manifest(TypedDict):
     episode_names: list[str]
     notices: list[str]
     skipped: int
-    resized: int
     content: dict[str, str]
     """Split -> sha256 of its pixels, labels and episodes."""
     rows_sha256: str

@@ -132,8 +132,6 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
         notices += _completeness_notices(known, entry)
     if manifest["skipped"]:
         notices.append(_skipped_notice(entry))
-    if known is not None and manifest["resized"] and manifest["size"] == known.size:
-        notices.append(f"{manifest['resized']} image(s) were not {known.size}x{known.size} and were resized.")
     hub = known is not None and known.repository
     return Dataset(
         name=source.name,

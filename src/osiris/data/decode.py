@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,16 +24,10 @@ class UndecodableImage(Exception):
 
 def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     """uint8 [3, H, W] in RGB. With `size`, the short side is scaled to it and the centre square is kept."""
-    return decode_and_measure(encoded, size)[0]
-
-
-def decode_and_measure(encoded: Encoded, size: int | None) -> tuple[np.ndarray, tuple[int, int]]:
-    """Also return the original width and height."""
     if isinstance(encoded, np.ndarray) and encoded.shape == (size, size, 3) and encoded.dtype == np.uint8:
-        return np.ascontiguousarray(encoded.transpose(2, 0, 1)), (encoded.shape[0], encoded.shape[1])
+        return np.ascontiguousarray(encoded.transpose(2, 0, 1))
     try:
         with _open(encoded) as image:
-            original = image.size
             if size is not None:
                 # JPEG can be decoded at a fraction of its size; twice the final size does not affect the quality.
                 image.draft("RGB", (2 * size, 2 * size))
@@ -45,7 +39,7 @@ def decode_and_measure(encoded: Encoded, size: int | None) -> tuple[np.ndarray, 
         raise UndecodableImage(str(error) or type(error).__name__) from None
     if size is not None and rgb.size != (size, size):
         rgb = _square(rgb, size)
-    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), original
+    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
 
 
 def image_dimensions(encoded: Encoded) -> tuple[int, int]:
@@ -64,11 +58,15 @@ def _open(encoded: Encoded) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Grey becomes RGB. 16-bit grey keeps its high byte; Pillow's own conversion would clip it."""
-    if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        shift = 8 if image.mode.startswith("I;16") or values.max(initial=0) > 255 else 0
-        image = Image.fromarray((values >> shift).clip(0, 255).astype(np.uint8))
+    """Grey becomes RGB. 16-bit grey keeps its high byte and floats up to 1 are scaled; Pillow would clip both."""
+    if image.mode.startswith(("I", "F")):
+        values = np.nan_to_num(np.asarray(image).astype(np.float64))
+        largest = values.max(initial=0)
+        if image.mode.startswith("I;16") or largest > 255:
+            values //= 256
+        elif image.mode == "F" and largest <= 1:
+            values = np.rint(values * 255)
+        image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -84,29 +82,23 @@ def worker_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-Decoded = tuple[np.ndarray, bool] | UndecodableImage
-"""Pixels and whether the image had another size, or the reason why there are none."""
-
-
-def decode_all(read: Callable[[Sequence[int]], list[Encoded]], count: int, size: int) -> Iterator[Decoded]:
+def decode_all(
+    read: Callable[[Sequence[int]], list[Encoded]], count: int, size: int
+) -> Iterator[np.ndarray | UndecodableImage]:
     """Images 0 to count - 1 in order, decoded by threads; only a few batches are in memory at a time."""
 
-    def decode_batch(batch: Iterable[Encoded]) -> list[Decoded]:
-        decoded: list[Decoded] = []
-        for encoded in batch:
-            try:
-                pixels, original = decode_and_measure(encoded, size)
-            except UndecodableImage as error:
-                decoded.append(error)
-            else:
-                decoded.append((pixels, original != (size, size)))
-        return decoded
+    def decode_one(encoded: Encoded) -> np.ndarray | UndecodableImage:
+        try:
+            return decode(encoded, size)
+        except UndecodableImage as error:
+            return error
 
     workers = worker_count()
-    pending: deque[Future[list[Decoded]]] = deque()
+    pending: deque[Future[list[np.ndarray | UndecodableImage]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, count, BATCH):
-            pending.append(pool.submit(decode_batch, read(range(start, min(start + BATCH, count)))))
+            batch = read(range(start, min(start + BATCH, count)))
+            pending.append(pool.submit(lambda batch=batch: [decode_one(encoded) for encoded in batch]))
             if len(pending) > 2 * workers:
                 yield from pending.popleft().result()
         while pending:

@@ -9,12 +9,11 @@ import math
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from osiris.console import progress
+from osiris.console import printable, progress
 from osiris.data.cache import VERSION, Entry, Manifest
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import UndecodableImage, decode_all, image_dimensions
@@ -37,73 +36,62 @@ def decode_table(
     images = None
     if lazy:
         notices.append(f"{math.prod(shape) >> 20:,} MB when decoded: decoded on the fly (see --decode-limit-mb).")
-        decoded = _decode_rows(table, size, config.strict, lambda pixels: None)
+        columns, content, skipped = _decode_rows(table, size, config.strict, lambda pixels: None)
     elif directory is None:
         images = np.empty(shape, dtype=np.uint8)
         following = iter(images)
-        decoded = _decode_rows(table, size, config.strict, lambda pixels: np.copyto(next(following), pixels))
-        images = images[: len(decoded.columns["row"])]
+        columns, content, skipped = _decode_rows(
+            table, size, config.strict, lambda pixels: np.copyto(next(following), pixels)
+        )
+        images = images[: len(columns["row"])]
     else:
         with (directory / "images.bin").open("wb") as file:  # plain writes: a full disk would kill a memory map
-            decoded = _decode_rows(table, size, config.strict, lambda pixels: file.write(pixels.data))
+            columns, content, skipped = _decode_rows(table, size, config.strict, lambda pixels: file.write(pixels.data))
             os.fsync(file.fileno())
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **decoded.columns)
-    train_count = int((decoded.columns["row"] < table.train_count).sum())
+    np.savez(buffer, allow_pickle=False, **columns)
+    train_count = int((columns["row"] < table.train_count).sum())
     manifest = Manifest(
         version=VERSION,
         dataset=table.name,
         size=size,
         lazy=lazy,
         train_count=train_count,
-        test_count=len(decoded.columns["row"]) - train_count,
+        test_count=len(columns["row"]) - train_count,
         class_names=list(table.class_names),
         episode_names=list(table.episode_names),
         notices=[*table.notices, *notices],
-        skipped=len(decoded.skipped),
-        resized=decoded.resized,
-        content=decoded.content,
+        skipped=len(skipped),
+        content=content,
         rows_sha256=hashlib.sha256(buffer.getvalue()).hexdigest(),
     )
     if directory is not None:
         (directory / "rows.npz").write_bytes(buffer.getvalue())
-        write_text(directory / "skipped.txt", "".join(f"{line}\n" for line in decoded.skipped))
-    return Entry(manifest, decoded.columns, images)
+        write_text(directory / "skipped.txt", "".join(f"{line}\n" for line in skipped))
+    return Entry(manifest, columns, images)
 
 
-@dataclass(frozen=True)
-class DecodedRows:
-    """What one pass over a table found, apart from the pixels."""
-
-    columns: dict[str, np.ndarray]
-    content: dict[str, str]
-    skipped: list[str]
-    resized: int
-
-
-def _decode_rows(table: Table, size: int, strict: bool, keep: Callable[[np.ndarray], object]) -> DecodedRows:
+def _decode_rows(
+    table: Table, size: int, strict: bool, keep: Callable[[np.ndarray], object]
+) -> tuple[dict[str, np.ndarray], dict[str, str], list[str]]:
+    """The columns of the rows that can be decoded, the checksum of each split, and what was skipped."""
     rows: list[int] = []
     checks: list[int] = []
     skipped: list[str] = []
-    resized = 0
     digests = {"train": hashlib.sha256(), "test": hashlib.sha256()}
     with progress(f"decoding {table.name}", len(table)) as ticker:
-        for row, decoded in enumerate(decode_all(table.read, len(table), size)):
+        for row, pixels in enumerate(decode_all(table.read, len(table), size)):
             ticker.advance()
-            if isinstance(decoded, UndecodableImage):
+            if isinstance(pixels, UndecodableImage):
+                reason = printable(str(pixels))
                 if strict:
-                    raise UserError(
-                        f"{table.describe(row)} cannot be decoded: {decoded}. Repair or remove it, or omit --strict to "
-                        "skip it."
-                    )
-                skipped.append(f"{table.describe(row)}\t{decoded}")
+                    raise UserError(f"{table.describe(row)} cannot be decoded: {reason}. Repair it, or omit --strict.")
+                skipped.append(f"{table.describe(row)}\t{reason}")
                 continue
-            pixels, changed = decoded
             keep(pixels)
             digests["train" if row < table.train_count else "test"].update(pixels.data)
             checks.append(zlib.crc32(pixels.data))
             rows.append(row)
-            resized += changed
     columns = {"row": np.asarray(rows, dtype="<i8"), "check": np.asarray(checks, dtype="<u4")}
     for name, column in (("label", table.label), ("episode", table.episode)):
         if column is not None:
@@ -116,7 +104,7 @@ def _decode_rows(table: Table, size: int, strict: bool, keep: Callable[[np.ndarr
                 digests[split].update(f"{name}s".encode() + columns[name][mask].tobytes())
         if mask.any():
             content[split] = digests[split].hexdigest()
-    return DecodedRows(columns, content, skipped, resized)
+    return columns, content, skipped
 
 
 def _refuse_empty(table: Table, columns: dict[str, np.ndarray], skipped: list[str]) -> None:

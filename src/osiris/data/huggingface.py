@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from osiris.console import notice
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, is_saved, resolve_place
+from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, resolve_place
 from osiris.data.names import KnownDataset
 from osiris.data.table import Rows, Source, Table, Values, make_table
 from osiris.errors import UserError
@@ -172,7 +172,8 @@ def _open(name: str) -> dict[str, Any]:
         check_parquet(file)
     try:
         if path.is_dir():
-            opened = datasets.load_from_disk(str(path)) if is_saved(path) else datasets.load_dataset(str(path))
+            saved = any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
+            opened = datasets.load_from_disk(str(path)) if saved else datasets.load_dataset(str(path))
         elif path.suffix.lower() in READERS:
             opened = datasets.load_dataset(READERS[path.suffix.lower()], data_files=str(path))
         else:

@@ -50,8 +50,7 @@ class ArrayImages:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        _, channels, height, width = self.array.shape
-        return channels, height, width
+        return self.array.shape[1], self.array.shape[2], self.array.shape[3]
 
     def __len__(self) -> int:
         return len(self.array)
@@ -114,35 +113,22 @@ class LazyImages:
 
     def prefetch(self, indices: Tensor) -> None:
         """Start decoding. At most `ahead` images wait; newer hints replace the oldest ones."""
-        for index in self._checked(indices)[: self.ahead]:
+        for index in indices.tolist()[: self.ahead]:
             with self.lock:
-                if index in self.pending:
-                    self.pending.move_to_end(index)
-                    continue
-                while len(self.pending) >= self.ahead:
+                self.pending[index] = self.pending.pop(index, None) or self.pool.submit(self._decode, index)
+                while len(self.pending) > self.ahead:
                     self.pending.popitem(last=False)[1].cancel()
-                self.pending[index] = self.pool.submit(self._decode, index)
 
     def take(self, indices: Tensor) -> Tensor:
-        rows = self._checked(indices)
-        futures: dict[int, Future[np.ndarray]] = {}
-        with self.lock:
-            for index in rows:
-                if index not in futures:
-                    futures[index] = self.pending.pop(index, None) or self.pool.submit(self._decode, index)
-        batch = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
-        for position, index in enumerate(rows):
-            batch[position] = futures[index].result()
-        return torch.from_numpy(batch)
-
-    def _checked(self, indices: Tensor) -> list[int]:
         rows = indices.tolist()
-        for index in rows:
-            if not 0 <= index < self.count:
-                raise IndexError(f"image {index} of {self.count}")
-        return rows
+        with self.lock:
+            futures = {row: self.pending.pop(row, None) or self.pool.submit(self._decode, row) for row in set(rows)}
+        pixels = [futures[row].result() for row in rows]
+        return torch.from_numpy(np.stack(pixels) if pixels else np.empty((0, *self.shape), dtype=np.uint8))
 
     def _decode(self, index: int) -> np.ndarray:
+        if not 0 <= index < self.count:
+            raise IndexError(f"image {index} of {self.count}")
         try:
             return decode(self.read([index])[0], self.size)
         except UndecodableImage as error:

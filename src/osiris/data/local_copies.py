@@ -13,8 +13,6 @@ from osiris.errors import UserError
 
 SHARD = re.compile(r"^(?P<split>[a-z]+)-(?P<index>\d{5})-of-(?P<total>\d{5})(-[0-9a-f]+)?\.parquet$")
 TAIL = 1 << 16
-SAVED = ("state.json", "dataset_dict.json")
-"""Files in a folder written by `Dataset.save_to_disk`."""
 
 
 @dataclass(frozen=True)
@@ -98,25 +96,10 @@ def check_parquet(path: Path) -> None:
 
 
 def resolve_place(name: str, data_dir: Path | None) -> str:
-    """Where `dataset:NAME` is: a local path, in --data-dir, below OSIRIS_DATA, else on the hub."""
-    if Path(name).expanduser().exists():
-        return name
-    variable = os.environ.get("OSIRIS_DATA")
-    if data_dir is None and name.startswith(("/", "./", "../", "~")):
-        raise UserError(f"{name} does not exist.")
-    if data_dir is None and not variable:
-        return name
-    root = (data_dir or Path(variable or "")).expanduser()
-    if data_dir is not None and not root.is_dir():
-        raise UserError(f"--data-dir: {data_dir} is not a directory.")
-    inside = next((root / part for part in (name, name.split("/")[-1]) if (root / part).is_dir()), None)
-    if inside is not None or data_dir is None:
-        return str(inside or name)
-    others = [path.name for path in sorted(root.iterdir()) if is_saved(path)]
-    if others and not is_saved(root):
-        raise UserError(f"--data-dir {root} does not hold {name}, but the data sets {', '.join(others)}.")
-    return str(root)
-
-
-def is_saved(folder: Path) -> bool:
-    return any((folder / name).exists() for name in SAVED)
+    """Where `dataset:NAME` is: a local path, --data-dir or a folder in it, a folder in OSIRIS_DATA, or the hub."""
+    root = data_dir or Path(os.environ.get("OSIRIS_DATA") or os.devnull)
+    places = [Path(name), root / name, root / name.split("/")[-1], *([] if data_dir is None else [data_dir])]
+    present = next((str(place) for place in places if place.expanduser().exists()), None)
+    if present is None and (data_dir is not None or name.startswith(("/", "./", "../", "~"))):
+        raise UserError(f"{data_dir or name} does not exist.")
+    return present or name

@@ -93,21 +93,17 @@ class BenchmarkName:
     about: str = ""
 
 
-BENCHMARKS: dict[str, BenchmarkName] = {
-    name.text: name
-    for name in (
-        BenchmarkName("tinyworld", "known", "tinyworld", 10, "own", "rendered by code: for demos and tests"),
-        BenchmarkName("split-cifar100-5", "known", "cifar100", 5, about="Table 2: 5 tasks of 20 random classes"),
-        BenchmarkName("split-cifar100-20", "known", "cifar100", 20, about="Table 2: 20 tasks of 5 random classes"),
-        BenchmarkName(
-            "structured-cifar100", "known", "cifar100", 10, "structured", "Table 3: 10 tasks of 2 superclasses"
-        ),
-        BenchmarkName(
-            "structured-tiny-imagenet", "known", "tiny-imagenet", 10, "structured", "Table 3: indoor, city, wild"
-        ),
-        BenchmarkName("split-tiny-imagenet-10", "known", "tiny-imagenet", 10, about="10 tasks of 20 random classes"),
-    )
-}
+_NAMED = (
+    BenchmarkName("tinyworld", "known", "tinyworld", 10, "own", "rendered by code: for demos and tests"),
+    BenchmarkName("split-cifar100-5", "known", "cifar100", 5, about="Table 2: 5 tasks of 20 random classes"),
+    BenchmarkName("split-cifar100-20", "known", "cifar100", 20, about="Table 2: 20 tasks of 5 random classes"),
+    BenchmarkName("structured-cifar100", "known", "cifar100", 10, "structured", "Table 3: 10 tasks of 2 superclasses"),
+    BenchmarkName(
+        "structured-tiny-imagenet", "known", "tiny-imagenet", 10, "structured", "Table 3: indoor, city, wild"
+    ),
+    BenchmarkName("split-tiny-imagenet-10", "known", "tiny-imagenet", 10, about="10 tasks of 20 random classes"),
+)
+BENCHMARKS = {name.text: name for name in _NAMED}
 PATTERNS = ("split-DATASET-N", "folder:PATH", "dataset:NAME_OR_PATH", "arrays:FILE.npz")
 SPLIT = re.compile(r"^split-(?P<place>.+)-(?P<tasks>\d+)$")
 

@@ -84,8 +84,6 @@ def make_table(
     episode, episodes = _number(train.episodes, train.count, f"{name}: episodes")
     if len(episodes) == train.count > 10:
         raise UserError(f"{name}: every image has its own episode. Use a coarser value, such as a date or a place.")
-    if len({text.casefold() for text in classes}) < len(classes):
-        told.append("some class names differ only in upper and lower case: they are treated as different classes.")
     if episode is None:
         episode, episodes = np.zeros(train.count, dtype=np.int64), ("all",)
     if test is None:

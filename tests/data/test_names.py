@@ -1,0 +1,59 @@
+"""Benchmark names, and the facts about known data sets (checked without the data)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from osiris.data import tinyworld
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.data.names import BENCHMARKS, DATASETS, parse_name
+from osiris.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "place", "task_count"),
+    [
+        ("tinyworld", "known", "tinyworld", 10),
+        ("split-tinyworld-4", "known", "tinyworld", 4),
+        ("split-cifar100-7", "known", "cifar100", 7),
+        ("folder:photos-5", "folder", "photos-5", None),
+        ("split-folder:photos-5-3", "folder", "photos-5", 3),
+        ("arrays:a.npz", "arrays", "a.npz", None),
+        ("dataset:someone/birds@small", "dataset", "someone/birds@small", None),
+        ("split-someone/birds-3", "dataset", "someone/birds", 3),
+    ],
+)
+def test_parts_of_a_name(name: str, kind: str, place: str, task_count: int | None) -> None:
+    parsed = parse_name(name)
+    assert (parsed.kind, parsed.place, parsed.task_count) == (kind, place, task_count)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("split-cifar100-0", "cannot be divided into 0 tasks. Choose 1 to 100 tasks"),
+        ("split-cifar100-101", "cannot be divided into 101 tasks"),
+        ("splt-cifar100-5", "Did you mean 'split-cifar100-5'"),
+        ("folder:", "unknown benchmark 'folder:'"),
+        ("split-nothing-3", "unknown benchmark"),
+    ],
+)
+def test_wrong_names_are_refused_before_any_data_is_read(name: str, message: str, cache_directory: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load_benchmark(BenchmarkConfig(name))
+    assert not cache_directory.exists()
+
+
+def test_facts() -> None:
+    world = DATASETS["tinyworld"]
+    assert world.class_count == len(tinyworld.CLASS_NAMES) and BENCHMARKS["tinyworld"].task_count == len(
+        tinyworld.TASKS
+    )
+    cifar, tiny = DATASETS["cifar100"], DATASETS["tiny-imagenet"]
+    assert cifar.mean == (0.5071, 0.4867, 0.4408) and cifar.std == (0.2675, 0.2565, 0.2761)
+    assert tiny.mean == (0.485, 0.456, 0.406) and tiny.std == (0.229, 0.224, 0.225)
+    assert len(cifar.class_ids) == 100 and cifar.class_names == cifar.class_ids and cifar.class_ids[0] == "apple"
+    assert len(tiny.class_ids) == 200 and tiny.class_ids[0] == "n01443537" and tiny.class_names[0] == "goldfish"
