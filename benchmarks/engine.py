@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py [--repeats 9]
 
-Steps: the second task of tinyworld with the cpu preset on one thread, CPU time, methods taking turns, so that another
+Steps: the second task of tinyworld with the fast preset on one thread, CPU time, methods taking turns, so that another
 load on the machine matters little and to all alike; beside it the encoder work counted by running one step.
 Micro-batch: a step of osiris-d with an encoder of width 32 and a batch of 256 + 192 images, each in a process of its
 own, whose peak memory is read; and the estimates of that run and of the paper's, which compute shapes alone.
@@ -30,7 +30,7 @@ from osiris.training.config import Config
 from osiris.training.engine import Engine
 from osiris.training.estimate import estimate_memory
 from osiris.training.plan import Phase, phases
-from osiris.training.presets import cpu, paper
+from osiris.training.presets import fast, paper
 
 PIECES = (None, 128, 64, 32)
 
@@ -39,7 +39,7 @@ def in_second_task(name: str, config: Config) -> tuple[Engine, Phase]:
     """An engine after one step of the first task, in which the memory took what it was offered."""
     method, benchmark = find_method(name), load_benchmark(config.data)
     learning = config.learning
-    first, second, *_ = phases(benchmark, "continual", learning.epochs, learning.batch_size)
+    first, second, *_ = phases(benchmark, method, learning.epochs, learning.batch_size)
     engine = Engine(config, method, benchmark, torch.device("cpu"))
     engine.objective.begin_task(engine.world(first, 0))
     for step in range(2):
@@ -52,7 +52,7 @@ def in_second_task(name: str, config: Config) -> tuple[Engine, Phase]:
 def steps(repeats: int) -> None:
     torch.set_num_threads(1)
     names = [name for name, method in ZOO.items() if method.stream == "continual"]
-    ready = {name: in_second_task(name, cpu("tinyworld")) for name in names}
+    ready = {name: in_second_task(name, fast("tinyworld")) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
         for name, (engine, phase) in ready.items():
@@ -68,7 +68,7 @@ def steps(repeats: int) -> None:
 
 def large(pieces: int | None) -> Config:
     """The paper's batch on a middle-sized encoder."""
-    config = cpu("tinyworld")
+    config = fast("tinyworld")
     data = replace(config.data, train_per_class=100)
     learning = replace(config.learning, batch_size=256, memory_size=500)
     encoder = EncoderConfig(width=32, blocks=(1, 1, 1, 1))

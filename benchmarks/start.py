@@ -1,6 +1,6 @@
 """How long a run takes to its first training step, and how much memory it needs until then: cold cache and warm.
 
-    python benchmarks/start.py [--benchmark split-cifar100-20] [--preset cpu] [--data-dir DIR] [--repeats 3]
+    python benchmarks/start.py [--benchmark split-cifar100-20] [--preset fast] [--data-dir DIR] [--repeats 3]
 
 Each start is a process of its own that runs `osiris train` until the first optimiser step has been made. Cold: an
 empty cache, so that the parquet files are decoded and the untrained encoders of the baseline are measured first. Warm:
@@ -67,7 +67,7 @@ def main() -> None:
         return child(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmark", default="split-cifar100-20")
-    parser.add_argument("--preset", default="cpu")
+    parser.add_argument("--preset", default="fast")
     parser.add_argument("--method", default="osiris-d")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--repeats", type=int, default=3)

@@ -78,7 +78,7 @@ def command(name: str) -> str:
     return "\n".join(
         [
             "```",
-            f"osiris train --method {name} --benchmark tinyworld --preset cpu --seed 0",
+            f"osiris train --method {name} --benchmark tinyworld --preset fast --seed 0",
             f"osiris train --method {name} --benchmark split-cifar100-20 --preset paper --seed 0",
             "```",
         ]
@@ -153,7 +153,8 @@ def ours(name: str) -> str:
         return f"No runs of it in {LINK} yet."
     lines = [f"| data and protocol | seeds | {' | '.join(METRICS)} |", f"|---|---:|{'---:|' * len(METRICS)}"]
     lines += [f"| {_shortened(title)} | {' | '.join(values)} |" for title, values in best.items()]
-    about = f"Percent, mean ± deviation over seeds; the cpu preset: a small encoder and few images. Commands: {LINK}."
+    setting = "the former `cpu` preset: a small ResNet and few images"
+    about = f"Percent, mean ± deviation over seeds; {setting}. Commands: {LINK}."
     return "\n".join([*lines, "", about])
 
 

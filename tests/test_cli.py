@@ -137,10 +137,10 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
     ("arguments", "message"),
     [
         (["train", "--benchmark", "tinywold", "--preset", "smoke"], "Did you mean 'tinyworld'?"),
-        (["train", "--preset", "cpux"], "Did you mean 'cpu'?"),
+        (["train", "--preset", "fastt"], "Did you mean 'fast'?"),
         (["trian"], "Did you mean 'train'?"),
         (["train", "--resume", "nowhere"], "no run directory"),
-        (["train", "--config", "nowhere.json", "--preset", "cpu"], "--preset cannot be combined"),
+        (["train", "--config", "nowhere.json", "--preset", "fast"], "--preset cannot be combined"),
         (["train", "--config", "nowhere.json"], "cannot read the config"),
     ],
 )

@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
 
 EXAMPLES = """examples:
   osiris demo
-  osiris train --method osiris-d --benchmark split-cifar100-20 --preset cpu --seed 0 --out runs/osiris-d-0
+  osiris train --method osiris-d --benchmark split-cifar100-20 --preset fast --seed 0 --out runs/osiris-d-0
   osiris compare runs/*
   osiris report runs/* --out report"""
 

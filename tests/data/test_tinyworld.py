@@ -100,11 +100,11 @@ def test_raw_pixels_do_not_solve_it(world):
 @pytest.mark.slow
 def test_the_encoder_of_the_demo_sees_more_than_pixels(tmp_path):
     """Minutes: the osiris-d run of `make demo` against KNN on the pixels of the same bank and test images."""
-    arguments = ["--method", "osiris-d", "--benchmark", "tinyworld", "--preset", "cpu", "--seed", "0", "--quiet"]
+    arguments = ["--method", "osiris-d", "--benchmark", "tinyworld", "--preset", "fast", "--seed", "0", "--quiet"]
     assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == 0
     trained = json.loads((tmp_path / "run" / "metrics.json").read_text())["protocols"]["class-agnostic"]["A"]
     raw = 100 * nearest_neighbours(*tinyworld.render("train", 60), *tinyworld.render("test", 40))
-    assert raw < 33 and trained > raw + 5
+    assert raw < 33 and trained > raw + 10
 
 
 @pytest.mark.parametrize("kind", tinyworld.KINDS, ids=lambda kind: kind.name)

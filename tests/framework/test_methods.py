@@ -233,7 +233,7 @@ def test_ablations_and_readings_by_name() -> None:
         "current.negatives",
     ]
     assert find_method("osiris-d/no-cross").name == "osiris-d/no-cross"
-    assert set(ABLATIONS) == {"shared-space", "no-cross", "no-past", "renormalised"}
+    assert set(ABLATIONS) == {"shared-space", "no-cross", "no-past", "renormalised", "equal-work"}
 
 
 @pytest.mark.parametrize(

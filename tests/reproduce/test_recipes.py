@@ -28,17 +28,17 @@ def test_a_whole_figure_shows_what_its_panels_show():
 
 
 def test_runs_are_named_apart_and_shared_where_equal():
-    runs = recipes.planned_runs(recipes.RECIPES["fig2"], "cpu", (0, 1))
+    runs = recipes.planned_runs(recipes.RECIPES["fig2"], "fast", (0, 1))
     assert len(runs) == 4 * 2 * 2 == len({run.name for run in runs})
     assert [run.seed for run in runs] == [0] * 8 + [1] * 8
-    two, six = (recipes.planned_runs(recipes.RECIPES[name], "cpu", (0,)) for name in ("table2", "table6"))
+    two, six = (recipes.planned_runs(recipes.RECIPES[name], "fast", (0,)) for name in ("table2", "table6"))
     assert [run.name for run in two] == [run.name for run in six]
 
 
 def test_curves_and_tracking_make_other_runs():
-    plain = recipes.planned_runs(recipes.RECIPES["table4"], "cpu", (0,))
-    curved = recipes.planned_runs(recipes.RECIPES["fig3a"], "cpu", (0,))
-    tracked = recipes.planned_runs(recipes.RECIPES["fig3b"], "cpu", (0,))
+    plain = recipes.planned_runs(recipes.RECIPES["table4"], "fast", (0,))
+    curved = recipes.planned_runs(recipes.RECIPES["fig3a"], "fast", (0,))
+    tracked = recipes.planned_runs(recipes.RECIPES["fig3b"], "fast", (0,))
     names = [{run.name for run in runs if run.method == "osiris-d"} for runs in (plain, curved, tracked)]
     assert len(set.union(*names)) == 3
     assert "--evaluate-every" in curved[0].arguments and "--track-overfitting" in tracked[0].arguments

@@ -20,13 +20,13 @@ def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("target", RECIPES)
 def test_every_plan_prints_commands_that_parse(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    arguments = ["reproduce", target, "--preset", "cpu", "--plan", "--seeds", "0", "--out", str(tmp_path / "a b")]
+    arguments = ["reproduce", target, "--preset", "fast", "--plan", "--seeds", "0", "--out", str(tmp_path / "a b")]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
     commands = [command for command in commands if command]
     trains, reports = commands[:-1], commands[-1]
-    assert len(trains) == len(planned_runs(RECIPES[target], "cpu", (0,)))
+    assert len(trains) == len(planned_runs(RECIPES[target], "fast", (0,)))
     folders = []
     for command in trains:
         assert command[:2] == ["osiris", "train"]

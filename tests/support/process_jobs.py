@@ -53,7 +53,7 @@ def build(
     settings = with_learning(config(norm=norm, **engine), batch_size=13, memory_size=16, learning_rate=learning_rate)
     data, chosen = benchmark(), resolve(method)
     built = Engine(settings, chosen, data, torch.device("cpu"))
-    return built, phases(data, chosen.stream, settings.learning.epochs, settings.learning.batch_size)
+    return built, phases(data, chosen, settings.learning.epochs, settings.learning.batch_size)
 
 
 def in_double(engine: Engine) -> Engine:

@@ -77,7 +77,7 @@ def tiny_engine(
         engine=EngineConfig(device="cpu", threads=1),
     )
     engine = Engine(config, method, benchmark, torch.device("cpu"))
-    return engine, phases(benchmark, method.stream, config.learning.epochs, config.learning.batch_size)
+    return engine, phases(benchmark, method, config.learning.epochs, config.learning.batch_size)
 
 
 def train(engine: Engine, stretch: list[Phase]) -> list[StepResult]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from osiris.data.benchmark import Split
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
-from osiris.framework.methods import find_method
+from osiris.framework.cost import encoder_work
+from osiris.framework.methods import D1_ONLY, FT, OFFLINE, find_method
 from osiris.training.config import Config, LearningConfig
 from osiris.training.plan import SMALLEST, Phase, batch_indices, learning_rate, phases, steps_per_epoch
 from osiris.training.start import check_sizes
@@ -63,15 +64,27 @@ def test_offline_and_d1_only_take_as_many_steps_as_a_continual_run(
     tasks: int, per_task: int, epochs: int, batch: int
 ) -> None:
     benchmark = tiny_benchmark(tasks, per_task)
-    continual = phases(benchmark, "continual", epochs, batch)
+    continual = phases(benchmark, FT, epochs, batch)
     assert [phase.task for phase in continual] == list(range(tasks))
     assert all(phase.steps == epochs * steps_per_epoch(per_task, batch) for phase in continual)
-    (joint,) = phases(benchmark, "joint", epochs, batch)
-    (first,) = phases(benchmark, "first-task", epochs, batch)
+    (joint,) = phases(benchmark, OFFLINE, epochs, batch)
+    (first,) = phases(benchmark, D1_ONLY, epochs, batch)
     assert joint.steps == first.steps == sum(phase.steps for phase in continual)
     assert torch.equal(joint.indices, torch.arange(tasks * per_task))
     assert torch.equal(first.indices, continual[0].indices)
     assert torch.equal(torch.cat([phase.indices for phase in continual]), joint.indices)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 20])
+def test_offline_at_equal_work_does_the_encoder_passes_of_osiris_d(tasks: int) -> None:
+    """The first task of osiris-d is ft; measured, not claimed."""
+    benchmark, sizes = tiny_benchmark(tasks, 240), [240] * tasks
+    offline, osiris_d = find_method("offline/equal-work"), find_method("osiris-d")
+    assert encoder_work(offline, sizes, 2) == pytest.approx(encoder_work(osiris_d, sizes, 2))
+    (joint,) = phases(benchmark, offline, 2, 10)
+    assert joint.steps == round(encoder_work(osiris_d, sizes, 2) / encoder_work(FT, [10], 1))
+    with pytest.raises(UserError, match="changes nothing"):
+        find_method("osiris-d/equal-work")
 
 
 def test_steps_of_the_paper() -> None:
@@ -82,10 +95,10 @@ def test_steps_of_the_paper() -> None:
 
 def test_too_few_images_are_refused() -> None:
     with pytest.raises(UserError, match="fewer than a batch of 16; use --batch-size 8"):
-        phases(tiny_benchmark(2, 8), "continual", 1, 16)
+        phases(tiny_benchmark(2, 8), FT, 1, 16)
     with pytest.raises(UserError, match="learning needs 4"):
-        phases(tiny_benchmark(2, 3), "continual", 1, 4)
-    assert phases(tiny_benchmark(2, 8), "joint", 1, 16), "joined tasks make a whole batch"
+        phases(tiny_benchmark(2, 3), FT, 1, 4)
+    assert phases(tiny_benchmark(2, 8), OFFLINE, 1, 16), "joined tasks make a whole batch"
 
 
 def test_learning_rate() -> None:

@@ -34,7 +34,7 @@ def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.
     method, data = resolve(CASES[name]), benchmark()
     engine = Engine(settings, method, data, torch.device("meta"))
     monkeypatch.setattr(engine, "represent", _without_autocast(engine))
-    for phase in phases(data, method.stream, 1, settings.learning.batch_size)[:2]:
+    for phase in phases(data, method, 1, settings.learning.batch_size)[:2]:
         result = engine.step(phase, 0)
         engine.objective.after_step(engine.world(phase, 1))
         assert result.finite.device.type == "meta"

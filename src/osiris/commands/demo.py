@@ -22,8 +22,8 @@ class Args:
     """Where the runs and the report go. The same command again continues what is missing."""
     seed: int = 0
     """Seed of both runs."""
-    preset: str = "cpu"
-    """`cpu` (minutes) or `smoke` (seconds; its numbers mean nothing)."""
+    preset: str = "fast"
+    """`fast` (minutes) or `smoke` (seconds; its numbers mean nothing)."""
     methods: tuple[str, ...] = METHODS
     """Methods to train."""
     workers: int | None = None

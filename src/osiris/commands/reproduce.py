@@ -21,14 +21,14 @@ class Args:
     within one --out. With --plan nothing runs: the commands are printed with what they would cost here.
 
     Examples:
-      osiris reproduce table4 --preset cpu --plan
-      osiris reproduce fig2 --preset cpu --seeds 0 1
+      osiris reproduce table4 --preset fast --plan
+      osiris reproduce fig2 --preset fast --seeds 0 1
       osiris reproduce table5 --preset smoke --benchmark tinyworld
     """
 
     target: tyro.conf.Positional[str]
     """table2 to table8, fig2 to fig11; fig3a and fig3b are the two panels of fig3."""
-    preset: Literal["paper", "paper-released", "cpu", "smoke"] = "paper"
+    preset: Literal["paper", "paper-released", "fast-long", "fast", "smoke"] = "paper"
     """`paper` needs a GPU and days, `cpu` hours on a laptop; `smoke` only shows that the chain works."""
     plan: bool = False
     """Only print the commands, their encoder FLOPs and hours."""

@@ -11,7 +11,7 @@ class Args:
     """Train several methods with several seeds, as many at a time as there are cores. The same command continues it.
 
     Examples:
-      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 8 9 --preset cpu --out runs/tinyworld
+      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 8 9 --preset fast --out runs/tinyworld
       osiris sweep --methods osiris-d --seeds 0 1 2 --options "--memory-size 100" --out runs/memory100
       osiris compare runs/tinyworld
     """
@@ -22,7 +22,7 @@ class Args:
     """One run per method and seed."""
     benchmark: str = "tinyworld"
     """The data (osiris list benchmarks)."""
-    preset: str = "cpu"
+    preset: str = "fast"
     """paper, paper-released, cpu or smoke."""
     out: Path = Path("runs")
     """Runs go to OUT/METHOD-seedN."""

@@ -24,12 +24,12 @@ class Args:
     """Train one method on one benchmark. Every default is the preset's; the default preset is the paper.
 
     Examples:
-      osiris train --method osiris-d --benchmark tinyworld --preset cpu --seed 0 --out runs/x
-      osiris train --method ft --benchmark split-cifar100-20 --preset cpu --epochs 8
-      osiris train --method osiris-d --past replay+distil --cross-weight 0.3 --benchmark tinyworld --preset cpu
+      osiris train --method osiris-d --benchmark tinyworld --preset fast --seed 0 --out runs/x
+      osiris train --method ft --benchmark split-cifar100-20 --preset fast --epochs 8
+      osiris train --method osiris-d --past replay+distil --cross-weight 0.3 --benchmark tinyworld --preset fast
       osiris train --resume runs/x                 continue an interrupted run
       osiris train --config runs/x/config.json --out runs/again
-      torchrun --nproc-per-node=2 -m osiris train --benchmark tinyworld --preset cpu --out runs/two
+      torchrun --nproc-per-node=2 -m osiris train --benchmark tinyworld --preset fast --out runs/two
     """
 
     config: Annotated[Config, tyro.conf.arg(name="")]

@@ -155,6 +155,7 @@ def method_to_dict(method: Method) -> dict[str, Any]:
         "replay": method.replay,
         "second_space": method.second_space,
         "stream": method.stream,
+        "length": method.length,
     }
 
 

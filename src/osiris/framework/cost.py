@@ -64,7 +64,9 @@ def total_cost(costs: Mapping[str, Cost]) -> Cost:
 @cache
 def later_cost(method: Method) -> Cost:
     """Of a step from the second task on."""
-    return total_cost(measure_cost(method)) if method.stream == "continual" else FT
+    if method.stream == "continual":
+        return total_cost(measure_cost(method))
+    return Cost(FT.forward * method.length, FT.backward * method.length)
 
 
 def encoder_work(method: Method, images_per_task: Sequence[int], epochs: int) -> float:

@@ -43,6 +43,8 @@ class Method:
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
     stream: Stream = "continual"
     """`joint`: all tasks shuffled together; `first-task`: the first task alone; both for as many steps."""
+    length: float = 1.0
+    """Steps of a stream that is not continual for each step of a continual run in its later tasks."""
     name: str = ""
     ticks: tuple[bool, bool, bool] | None = None
     """Table 1 of the paper: isolated space for L_current, L_cross, L_past."""
@@ -158,13 +160,25 @@ def _renormalised(method: Method) -> Method:
     return replace(method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else alone)
 
 
+OSIRIS_D_WORK = 25 / 12
+"""Encoder work of osiris-d after the first task, as a multiple of ft's: two views of X and 3/4 as many of Y forward and
+backward (a backward pass counts as two forward passes), two of X through f*: (3 * 3.5 + 2) / (3 * 2)."""
+
+
+def _equal_work(method: Method) -> Method:
+    """offline with as much encoder work as osiris-d, instead of as many steps."""
+    return method if method.stream == "continual" else replace(method, length=OSIRIS_D_WORK)
+
+
 ABLATIONS = {
     "shared-space": _shared_space,
     "no-cross": lambda method: replace(method, cross=()),
     "no-past": lambda method: replace(method, past=()),
     "renormalised": _renormalised,
+    "equal-work": _equal_work,
 }
-"""`osiris-d/no-cross` and so on. What remains keeps its weight 1/2; `/renormalised` makes the weights sum to 1."""
+"""`osiris-d/no-cross` and so on. What remains keeps its weight 1/2; `/renormalised` makes the weights sum to 1.
+`offline/equal-work` trains for as much encoder work as osiris-d; plain `offline` for as many steps."""
 
 
 def find_method(name: str) -> Method:
@@ -188,4 +202,4 @@ def find_method(name: str) -> Method:
 
 def _written(method: Method) -> list[tuple]:
     """What is computed, comparable: terms themselves are modules, which compare by identity."""
-    return [(name, term.kind, term.options, weight) for name, term, weight in method.weighted(0)]
+    return [(method.length,), *((name, term.kind, term.options, weight) for name, term, weight in method.weighted(0))]

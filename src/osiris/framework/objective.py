@@ -28,10 +28,12 @@ class Objective(nn.Module):
         self.later = [(name, copy.deepcopy(term), weight) for name, term, weight in rows]
         self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})
 
-    def build_networks(self, encoder: EncoderConfig, heads: ProjectorConfig, seed: int) -> Networks:
-        """The networks its terms need, and the state of its terms."""
+    def build_networks(
+        self, encoder: EncoderConfig, heads: ProjectorConfig, seed: int, images: Tensor | None = None
+    ) -> Networks:
+        """The networks its terms need, and the state of its terms. `images`: see `build_encoder`."""
         needs = {need for _, term, _ in self.later for need in (*term.needs, *term.spaces)}
-        networks = Networks(encoder, heads, seed, frozenset(needs))
+        networks = Networks(encoder, heads, seed, frozenset(needs), images)
         for _, term, _ in self.later:
             term.attach(networks, seed)
         return networks

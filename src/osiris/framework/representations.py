@@ -59,11 +59,16 @@ class Networks(nn.Module):
     """The encoder f, the projectors g and h, and the frozen f*, g* of the previous task, as far as terms need them."""
 
     def __init__(
-        self, encoder: EncoderConfig, heads: ProjectorConfig, seed: int, needs: frozenset[str] = frozenset()
+        self,
+        encoder: EncoderConfig,
+        heads: ProjectorConfig,
+        seed: int,
+        needs: frozenset[str] = frozenset(),
+        images: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.encoder_config, self.projector_config = encoder, heads
-        self.encoder: nn.Module = build_encoder(encoder, seed)
+        self.encoder: nn.Module = build_encoder(encoder, seed, images=images)
         self.heads = nn.ModuleDict()
         for name in ("g", "h"):
             if name == "g" or name in needs:
@@ -77,7 +82,7 @@ class Networks(nn.Module):
 
     @property
     def batch_norm(self) -> bool:
-        return self.encoder_config.norm == "bn"
+        return self.encoder_config.batch_norm
 
     def end_task(self) -> None:
         """f* <- f, g* <- g."""

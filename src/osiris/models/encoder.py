@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from osiris.errors import UserError
 from osiris.models.activation import Mish
 from osiris.models.config import EncoderConfig
+from osiris.models.fast import FastEncoder
 from osiris.models.normalisation import BatchNorm, group_norm
 from osiris.randomness import scoped
 
@@ -55,7 +56,6 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, zero_init_last: bool = True) -> None:
         super().__init__()
-        _check(config)
         self.config = config
         if config.stem == "large":
             self.conv1: nn.Module = nn.Conv2d(3, config.width, 7, 2, 3, bias=False)
@@ -100,6 +100,12 @@ class Encoder(nn.Module):
 
 
 def _check(config: EncoderConfig) -> None:
+    if config.family == "fast":
+        if config.width < 32 or config.width % 16 or config.width > 1024:
+            raise UserError(f"--width {config.width} does not suit the fast encoder; use a multiple of 16 from 32 on.")
+        if not config.blocks or min(config.blocks) < 1:
+            raise UserError(f"--blocks needs positive numbers, one per stage, such as 1 1; got {config.blocks}.")
+        return
     if config.width < 4 or config.width > 1024:
         raise UserError(f"--width {config.width} makes no encoder; use a number from 4 to 1024 (ResNet-18 has 64).")
     if len(config.blocks) != 4 or min(config.blocks) < 1:
@@ -108,10 +114,19 @@ def _check(config: EncoderConfig) -> None:
         raise UserError(f"--stem-stride is 1 or 2, not {config.stem_stride}.")
 
 
-def build_encoder(config: EncoderConfig, seed: int = 0, zero_init_last: bool = True) -> Encoder:
-    """An encoder whose weights depend on the seed alone."""
+def build_encoder(
+    config: EncoderConfig, seed: int = 0, zero_init_last: bool = True, images: Tensor | None = None
+) -> Encoder | FastEncoder:
+    """An encoder whose weights depend on the seed and, in the family `fast`, on normalised images of the first task.
+
+    Without `images` the `fast` encoder is not fitted: enough to load weights into it.
+    """
+    _check(config)
     with scoped(seed, "init.encoder"):
-        return Encoder(config, zero_init_last)
+        encoder = FastEncoder(config) if config.family == "fast" else Encoder(config, zero_init_last)
+    if images is not None and isinstance(encoder, FastEncoder):
+        encoder.fit(images)
+    return encoder
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -260,7 +260,7 @@ def file_name(method: str) -> str:
 
 def names() -> list[str]:
     """Everything that has a picture: the zoo, the readings of er+, the ablations of osiris."""
-    ablations = [name for name in ABLATIONS if name != "renormalised"]
+    ablations = [name for name in ABLATIONS if name not in ("renormalised", "equal-work")]
     return [*ZOO, *READINGS, *(f"{base}/{part}" for base in ("osiris-r", "osiris-d") for part in ablations)]
 
 

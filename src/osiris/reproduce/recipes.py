@@ -17,7 +17,13 @@ COMPARED = ("ft", "lump", "cassle", "osiris-d")
 REPLAY = ("er", "lump", "osiris-r", "osiris-d")
 GEOMETRY = ("offline", "ft", "osiris-d")
 
-INTERVALS = {"paper": (500, 100), "paper-released": (500, 100), "cpu": (32, 16), "smoke": (2, 2)}
+INTERVALS = {
+    "paper": (500, 100),
+    "paper-released": (500, 100),
+    "fast-long": (64, 32),
+    "fast": (32, 16),
+    "smoke": (2, 2),
+}
 """Preset -> steps between evaluations inside tasks, and between looks at the memory."""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osiris import processes
 from osiris.augment.operations import upload
-from osiris.augment.views import VIEWS, TwoViews
+from osiris.augment.views import VIEWS, TwoViews, normalise
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
@@ -21,12 +21,16 @@ from osiris.framework.objective import Objective
 from osiris.framework.representations import Passes, Representations
 from osiris.framework.terms import Drawn, World, X, Y
 from osiris.memory import Memory
+from osiris.models import EncoderConfig
 from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator
 from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate
 from osiris.training.plan import Phase, batch_indices, learning_rate
+
+FIT_IMAGES = 500
+"""Images of the first task that a `fast` encoder is fitted to."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -46,6 +50,15 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
+    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
+    if encoder.family != "fast":
+        return None
+    indices = benchmark.training_indices(0)
+    indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
+    return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
+
+
 @dataclass
 class StepResult:
     """What a step leaves behind, still on the device: nothing here waits for it."""
@@ -62,13 +75,17 @@ class Engine:
     def __init__(self, config: Config, method: Method, benchmark: Benchmark, device: torch.device) -> None:
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
         self.objective = Objective(method, benchmark.task_count, config.learning.tau)
-        self.networks = self.objective.build_networks(config.encoder, config.projector, config.seed)
+        self.networks = self.objective.build_networks(
+            config.encoder, config.projector, config.seed, first_task_images(benchmark, config.encoder)
+        )
         fields = {name: config.projector.projector_output for name in self.objective.memory_fields}
         self.memory = Memory(config.learning.memory_size, benchmark.train.images.shape, fields)
         for module in (self.networks, self.objective, self.memory):
             module.to(device)
         self.optimiser = build_optimiser([self.networks, self.objective], config.learning)
-        self.two_views = TwoViews(benchmark.mean, benchmark.std, VIEWS[config.learning.views])
+        self.two_views = TwoViews(
+            benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
+        )
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
         self.running_statistics = [
             statistic

@@ -114,7 +114,7 @@ def _step_bytes(
     memory: Memory,
     world: int,
 ) -> int:
-    stream = phases(benchmark, method.stream, config.learning.epochs, config.learning.batch_size)
+    stream = phases(benchmark, method, config.learning.epochs, config.learning.batch_size)
     task, count = len(stream) - 1, max(phase.batch_sizes[1] for phase in stream)
     shape, micro = benchmark.train.images.shape, config.engine.micro_batch
     rows = {X: -(-count // world)}
@@ -212,7 +212,7 @@ def check_memory(config: Config, method: Method, benchmark: Benchmark, device: t
     if estimate.total * sharing <= available:
         return
     hint = "a smaller --batch-size or a smaller encoder (--width)"
-    if config.encoder.norm == "gn":
+    if not config.encoder.batch_norm:
         for micro in (256, 128, 64, 32, 16):
             smaller = replace(config, engine=replace(config.engine, micro_batch=micro))
             if estimate_memory(smaller, method, benchmark).total * sharing <= available:

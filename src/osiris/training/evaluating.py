@@ -29,7 +29,7 @@ from osiris.files import cache_directory
 from osiris.models import build_encoder
 from osiris.training.checkpoint import save_tensors
 from osiris.training.config import Config, to_dict
-from osiris.training.engine import Engine
+from osiris.training.engine import Engine, first_task_images
 
 
 def embed_sharded(engine: Engine) -> Features:
@@ -87,8 +87,9 @@ def encoder_description(config: Config) -> dict[str, Any]:
 def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> Baseline | None:
     """R_i of untrained encoders, without zero-initialised last norms (those would make every block the identity)."""
     identity = fingerprint(benchmark, config.evaluation, encoder_description(config)).hash
+    images = first_task_images(benchmark, config.encoder)
     return untrained_baseline(
-        lambda seed: build_encoder(config.encoder, seed, zero_init_last=False),
+        lambda seed: build_encoder(config.encoder, seed, zero_init_last=False, images=images),
         benchmark,
         config.evaluation,
         cache_directory() / "baselines",

@@ -118,7 +118,7 @@ class Run:
         self.config, self.method, self.benchmark, self.directory = config, method, benchmark, directory
         self.interrupt, self.device = interrupt, device
         learning = config.learning
-        self.phases = phases(benchmark, method.stream, learning.epochs, learning.batch_size)
+        self.phases = phases(benchmark, method, learning.epochs, learning.batch_size)
         self.engine = Engine(config, method, benchmark, device)
         self.position = Position()
         log_position = self._restore()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from osiris.training.config import LearningConfig
+from osiris.training.muon import Muon
 
 
 def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> torch.optim.Optimizer:
@@ -23,6 +24,8 @@ def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> tor
     ]
     if config.optimiser == "adamw":
         return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+    if config.optimiser == "muon":
+        return Muon(parameters, config.learning_rate, config.momentum, config.weight_decay)
     if config.optimiser == "lars":
         return LARS(groups, config.learning_rate, config.momentum)
     optimiser = torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=True)
@@ -35,7 +38,7 @@ def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> tor
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
     for group in optimiser.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("scale", 1.0)
 
 
 class LARS(torch.optim.Optimizer):

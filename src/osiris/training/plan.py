@@ -11,6 +11,7 @@ from torch import Tensor
 
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
+from osiris.framework.methods import Method
 from osiris.randomness import generator
 
 SMALLEST = 4
@@ -46,8 +47,10 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
     return max(1, images // batch_size + (images % batch_size >= SMALLEST))
 
 
-def phases(benchmark: Benchmark, stream: str, epochs: int, batch_size: int) -> list[Phase]:
-    """continual: one phase per task. joint and first-task: one phase, for as many steps as the continual run."""
+def phases(benchmark: Benchmark, method: Method, epochs: int, batch_size: int) -> list[Phase]:
+    """continual: one phase per task. joint and first-task: one phase, for as many steps as the continual run, or
+    `length` times as many as its later tasks have."""
+    stream = method.stream
     by_task = [benchmark.training_indices(task) for task in range(benchmark.task_count)]
     for task, indices in enumerate(by_task):
         if len(indices) < SMALLEST:
@@ -63,7 +66,7 @@ def phases(benchmark: Benchmark, stream: str, epochs: int, batch_size: int) -> l
     if stream == "continual":
         return [Phase(task, indices, count, batch_size) for task, (indices, count) in enumerate(zip(by_task, steps))]
     joint = torch.arange(len(benchmark.train)) if stream == "joint" else by_task[0]
-    return [Phase(0, joint, sum(steps), batch_size)]
+    return [Phase(0, joint, steps[0] + round(method.length * sum(steps[1:])), batch_size)]
 
 
 def batch_indices(phase: Phase, seed: int, step: int, purpose: str = "order") -> Tensor:

@@ -53,7 +53,7 @@ def check_initial_weights(config: Config, checkpoints: Path) -> None:
 def check_sizes(config: Config, method: Method, benchmark: Benchmark) -> None:
     """Numbers that only make sense together."""
     learning, world = config.learning, processes.world_size()
-    plan = phases(benchmark, method.stream, learning.epochs, learning.batch_size)
+    plan = phases(benchmark, method, learning.epochs, learning.batch_size)
     sizes = [size for phase in plan for size in phase.batch_sizes]
     wanted = int(max(sizes) * method.replay)
     if method.reads_memory and learning.memory_size < wanted:

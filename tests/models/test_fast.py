@@ -1,0 +1,87 @@
+"""The `fast` encoder: whitening stem, standardised filters, and what its fit to the first task promises."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.models import EncoderConfig, build_encoder
+from osiris.models.fast import FastEncoder, ScaledConv
+from osiris.models.whitening import patches, principal_components, whitening_filters
+
+CONFIG = EncoderConfig(family="fast", width=32, blocks=(1, 1))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """Smooth noise: neighbouring pixels are correlated, as in photographs."""
+    noise = torch.randn(64, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    return torch.nn.functional.avg_pool2d(noise, 5, 1, 2) * 5
+
+
+def test_whitened_responses_are_uncorrelated_with_unit_variance(images: Tensor) -> None:
+    filters = whitening_filters(images, 5, 16)
+    assert torch.equal(filters[:8], -filters[8:])
+    responses = patches(images, 5) @ filters[:8].flatten(1).T
+    covariance = torch.cov(responses.T)
+    torch.testing.assert_close(covariance, torch.eye(8), atol=0.02, rtol=0)
+
+
+def test_principal_components_do_not_depend_on_the_sign_of_a_solver(images: Tensor) -> None:
+    variances, directions = principal_components(patches(images, 3))
+    assert bool((variances[:-1] >= variances[1:]).all())
+    torch.testing.assert_close(directions @ directions.T, torch.eye(27), atol=1e-5, rtol=0)
+    largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
+    assert bool((largest > 0).all())
+
+
+def test_a_fitted_layer_has_zero_mean_and_unit_variance(images: Tensor) -> None:
+    encoder = build_encoder(CONFIG, seed=1, images=images)
+    assert isinstance(encoder, FastEncoder)
+    outputs: list[Tensor] = []
+    layers = [layer for layer in encoder.modules() if isinstance(layer, ScaledConv)]
+    for layer in layers:
+        layer.register_forward_hook(lambda layer, inputs, output: outputs.append(output.clone()))
+    features = encoder(images)
+    assert features.shape == (64, CONFIG.features) == (64, 4 * 64)
+    assert len(outputs) == len(layers) == 6
+    for output in outputs:
+        std, mean = torch.std_mean(output, (0, 2, 3))
+        torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
+        torch.testing.assert_close(std, torch.ones_like(std), atol=0.02, rtol=0)
+
+
+def test_filters_are_standardised_and_their_scale_does_not_matter() -> None:
+    layer = ScaledConv(16, 32, 3)
+    filters = layer.filters().flatten(1)
+    torch.testing.assert_close(filters.sum(1), torch.zeros(32), atol=1e-5, rtol=0)
+    torch.testing.assert_close(filters.norm(dim=1), torch.ones(32), atol=1e-4, rtol=0)
+    before, inputs = filters.detach().clone(), torch.randn(2, 16, 6, 6)
+    expected = layer(inputs)
+    layer.weight.data.mul_(3).add_(1)
+    torch.testing.assert_close(layer.filters().flatten(1), before, atol=1e-4, rtol=0)
+    torch.testing.assert_close(layer(inputs), expected, atol=1e-3, rtol=0)
+
+
+def test_the_fit_is_a_function_of_seed_and_images(images: Tensor) -> None:
+    one, two = (build_encoder(CONFIG, seed=1, images=images).state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = build_encoder(CONFIG, seed=2, images=images).state_dict()
+    assert torch.equal(one["conv1.weight"], other["conv1.weight"]), "the stem depends on the images alone"
+    assert not torch.equal(one["blocks.0.conv1.weight"], other["blocks.0.conv1.weight"])
+    loaded = build_encoder(CONFIG)
+    loaded.load_state_dict(one)
+    torch.testing.assert_close(loaded(images[:4]), build_encoder(CONFIG, seed=1, images=images)(images[:4]))
+
+
+@pytest.mark.parametrize("side", [16, 24, 32, 64])
+def test_any_image_size(side: int) -> None:
+    assert build_encoder(CONFIG)(torch.randn(2, 3, side, side)).shape == (2, CONFIG.features)
+
+
+@pytest.mark.parametrize("config", [EncoderConfig(family="fast", width=20), EncoderConfig(family="fast", blocks=())])
+def test_a_shape_that_cannot_work_is_refused(config: EncoderConfig) -> None:
+    with pytest.raises(UserError, match=r"--width|--blocks"):
+        build_encoder(config)
