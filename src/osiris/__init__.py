@@ -1,3 +1,75 @@
-"""osiris: unsupervised continual learning in PyTorch."""
+"""osiris: unsupervised continual learning in PyTorch.
+
+    import osiris
+
+    run = osiris.train("osiris-d", "tinyworld", preset="smoke", out="runs/x")
+    run.metrics["class-agnostic"].A
+
+Names are imported when they are first used, so that `import osiris` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from osiris.api import compare, load_run, report, train
+    from osiris.data.benchmark import Benchmark
+    from osiris.data.benchmarks import benchmark_from
+    from osiris.errors import UserError
+    from osiris.evaluation.runs import Run, load_runs
+    from osiris.framework import losses, methods, terms
+    from osiris.framework.methods import Method
+
+_HOME = {
+    "Benchmark": "data.benchmark",
+    "Method": "framework.methods",
+    "Run": "evaluation.runs",
+    "UserError": "errors",
+    "benchmark_from": "data.benchmarks",
+    "compare": "api",
+    "load_run": "api",
+    "load_runs": "evaluation.runs",
+    "train": "api",
+}
+"""Where a class or function is defined."""
+_MODULES = {
+    "losses": "framework.losses",
+    "methods": "framework.methods",
+    "report": "report",
+    "terms": "framework.terms",
+}
+
+__all__ = [
+    "Benchmark",
+    "Method",
+    "Run",
+    "UserError",
+    "benchmark_from",
+    "compare",
+    "load_run",
+    "load_runs",
+    "losses",
+    "methods",
+    "report",
+    "terms",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(f"osiris.{_MODULES[name]}")
+    elif name in _HOME:
+        value = getattr(import_module(f"osiris.{_HOME[name]}"), name)
+    else:
+        raise AttributeError(f"module 'osiris' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

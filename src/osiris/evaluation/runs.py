@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from osiris.console import notice, warn
 from osiris.errors import UserError
 from osiris.evaluation.metrics_file import Fingerprint, RunMetrics, read_metrics
 from osiris.files import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,36 @@ class Run:
             return {}
         record = read_json(path)
         return _flat(record.get("config", record))
+
+    def checkpoint(self, task: int = -1) -> Path:
+        """The weights after a task, counted from 0; -1 is the last."""
+        paths = sorted((self.path / "checkpoints").glob("task-*.safetensors"))
+        if not -len(paths) <= task < len(paths):
+            raise UserError(f"{self.path} has the weights of {len(paths)} tasks, so there is no task {task}.")
+        return paths[task]
+
+    def encoder(self, task: int = -1) -> nn.Module:
+        """The encoder after a task (counted from 0; -1 is the last), in evaluation mode: normalised images
+        [B, 3, H, W] to features [B, D]. Use `embed` for images that are not normalised."""
+        from osiris.evaluation.encoder_files import load_checkpoint
+
+        return load_checkpoint(self.checkpoint(task)).module.eval()
+
+    def embed(self, images: Any, task: int = -1) -> Tensor:
+        """float32 [N, D]: the features of images by the encoder after a task.
+
+        `images`: whatever `benchmark_from` takes, such as a uint8 array [N, H, W, 3], a list of image files or a
+        folder. They are brought to the size and normalisation that the encoder was trained on.
+        """
+        from osiris.data.benchmarks import benchmark_from
+        from osiris.evaluation.encoder_files import load_checkpoint
+        from osiris.evaluation.features import embed
+
+        loaded = load_checkpoint(self.checkpoint(task))
+        if loaded.mean is None or loaded.std is None:
+            raise UserError(f"{self.path} does not record the normalisation of its images; train it again.")
+        batch = benchmark_from(images, image_size=loaded.image_size, strict=True).train.images
+        return embed(loaded.module, batch, loaded.mean, loaded.std)
 
     def values(self, protocol: str) -> dict[str, float | None]:
         """A F K C T under one protocol."""

@@ -63,8 +63,16 @@ class Position:
     """Time so far, over all starts."""
 
 
-def train(config: Config, out: Path, quiet: bool = False) -> RunMetrics | None:
+def train(
+    config: Config,
+    out: Path,
+    quiet: bool = False,
+    method: Method | None = None,
+    benchmark: Benchmark | None = None,
+) -> RunMetrics | None:
     """Run, or continue, the run that `config` describes in the directory `out`; returns its metrics.
+
+    `method` and `benchmark` replace those that the config names.
 
     With several processes the first one writes, speaks and gets the metrics; the others return nothing.
     """
@@ -73,7 +81,7 @@ def train(config: Config, out: Path, quiet: bool = False) -> RunMetrics | None:
         directory = RunDirectory(out, owner=first)
         with processes.together():
             config.check()
-            method, device = resolve(config.method), choose_device(config.engine.device)
+            method, device = method or resolve(config.method), choose_device(config.engine.device)
             stack.enter_context(directory)
             config = directory.claim(config) if first else config
         if processes.agree(first and directory.metrics.exists()):
@@ -83,7 +91,7 @@ def train(config: Config, out: Path, quiet: bool = False) -> RunMetrics | None:
         config = same_threads(config)
         with processes.together():
             prepare(config, device)
-        benchmark = processes.in_turn(lambda: load_benchmark(config.data))
+        benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         with processes.together():
             check_sizes(config, method, benchmark)
             check_memory(config, method, benchmark, device)
@@ -278,7 +286,13 @@ class Run:
         with processes.together():
             if processes.rank() == 0:
                 path = self.directory.checkpoints / f"task-{task + 1:02d}.safetensors"
-                metadata = {"encoder": to_dict(self.config.encoder), "projector": to_dict(self.config.projector)}
+                metadata = {
+                    "encoder": to_dict(self.config.encoder),
+                    "projector": to_dict(self.config.projector),
+                    "mean": self.benchmark.mean,
+                    "std": self.benchmark.std,
+                    "image_size": self.benchmark.train.images.shape[1],
+                }
                 checkpoint.save_tensors(path, self.engine.task_tensors(), {**metadata, "task": task})
 
     def _restore(self) -> int:
