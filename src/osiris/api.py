@@ -88,7 +88,7 @@ def configure(preset: str, seed: int, names: dict[str, str], options: dict[str, 
     from osiris.training.presets import preset as preset_config
 
     config = preset_config(preset, names["benchmark"])
-    sections = {field.name: getattr(config, field.name) for field in fields(config)}
+    sections: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
     sections = {name: section for name, section in sections.items() if is_dataclass(section)}
     section_of = {field.name: name for name, section in sections.items() for field in fields(section)}
     changes: dict[str, dict[str, Any]] = {}
