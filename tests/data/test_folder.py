@@ -157,10 +157,10 @@ def test_a_changed_file_is_noticed(photos: Path) -> None:
 
 def test_an_empty_episode_class_and_folder(photos: Path, labelled: Path, tmp_path: Path) -> None:
     (photos / "day3").mkdir()
-    with pytest.raises(UserError, match=r"the episode folder .*day3 has no images. Add some, or remove"):
+    with pytest.raises(UserError, match=r"the folder .*day3 has no images. Add some, or remove"):
         load(photos)
     (labelled / "morning" / "emu").mkdir()
-    with pytest.raises(UserError, match=r"the class folder .*emu has no images"):
+    with pytest.raises(UserError, match=r"the folder .*emu has no images"):
         load(labelled)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"has no images \(.jpg"):

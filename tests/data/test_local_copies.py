@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -88,23 +89,6 @@ def test_strict_stops_at_the_broken_image_cold_and_warm(miniature: Path) -> None
         load(miniature, strict=True)
 
 
-def test_the_warm_path_imports_no_datasets(miniature: Path) -> None:
-    import subprocess
-    import sys
-
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom osiris.data.benchmarks import load_benchmark\n"
-        "from osiris.data.config import BenchmarkConfig\n"
-        f"load_benchmark(BenchmarkConfig('split-cifar100-5', data_dir=Path({str(miniature)!r})))\n"
-        "print('datasets' in sys.modules, 'pyarrow' in sys.modules)"
-    )
-    outputs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(2)
-    ]
-    assert outputs == [["True", "True"], ["False", "False"]]
-
-
 def test_another_image_size_is_another_entry(miniature: Path) -> None:
     small, large = (load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=k)) for k in (None, 48))
     assert large.train.images.shape == (3, 48, 48) and small.location != large.location
@@ -119,30 +103,26 @@ def test_too_large_to_cache_is_scaled_on_the_fly(miniature: Path) -> None:
     assert (lazy.train.images.take(some) == cached.train.images.take(some)).all()
 
 
-def test_half_a_download(copy: Path) -> None:
-    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet is not a complete parquet file"):
-        load(copy)
 
 
-def test_a_missing_shard(copy: Path) -> None:
-    path = copy / "cifar100" / "train-00000-of-00001.parquet"
-    path.rename(path.with_name("train-00000-of-00002.parquet"))
-    with pytest.raises(UserError, match=r"should have 2 train file\(s\)"):
-        load(copy)
-
-
-def test_a_missing_split(copy: Path) -> None:
-    (copy / "cifar100" / "test-00000-of-00001.parquet").unlink()
-    with pytest.raises(UserError, match="has no test files of cifar100: is the download complete"):
-        load(copy)
-
-
-def test_a_git_lfs_pointer(copy: Path) -> None:
-    path = copy / "cifar100" / "train-00000-of-00001.parquet"
+def as_pointer(path: Path) -> None:
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    with pytest.raises(UserError, match="Git LFS pointer"):
+
+
+@pytest.mark.parametrize(
+    ("split", "damage", "message"),
+    [
+        ("train", cut_short, r"train-00000-of-00001.parquet is not a complete parquet file"),
+        ("train", lambda path: path.rename(path.with_name("train-00000-of-00002.parquet")), "has only 1 of the train"),
+        ("test", Path.unlink, "has no test files of cifar100: is the download complete"),
+        ("train", as_pointer, "Git LFS pointer"),
+    ],
+)
+def test_incomplete_downloads(copy: Path, split: str, damage: Callable[[Path], object], message: str) -> None:
+    damage(copy / "cifar100" / f"{split}-00000-of-00001.parquet")
+    with pytest.raises(UserError, match=message):
         load(copy)
 
 

@@ -32,7 +32,7 @@ def test_packaged_orders_are_permutations() -> None:
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_cut_keeps_every_class_once_and_is_even(classes: int, tasks: int) -> None:
     if tasks > classes:
-        with pytest.raises(UserError, match="cannot be cut"):
+        with pytest.raises(UserError, match="cannot be divided"):
             orders.cut(range(classes), tasks, "x")
         return
     cut = orders.cut(range(classes), tasks, "x")

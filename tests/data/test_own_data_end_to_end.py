@@ -94,7 +94,7 @@ def test_a_dataset_with_an_episode_column(tmp_path: Path) -> None:
         (["--benchmark", "arrays:{tmp}/nowhere.npz"], "cannot read"),
         (["--benchmark", "dataset:{tmp}/photos", "--episode-column", "day"], "has only the columns"),
         (["--benchmark", "folder:{tmp}/photos", "--strict"], "cannot be decoded"),
-        (["--benchmark", "split-folder:{tmp}/photos-9"], "cannot be cut into 9 tasks"),
+        (["--benchmark", "split-folder:{tmp}/photos-9"], "cannot be divided into 9 tasks"),
         (
             ["--benchmark", "split-folder:{tmp}/photos-2", "--class-order", "{tmp}/no.json"],
             "cannot read the class order",

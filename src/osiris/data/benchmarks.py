@@ -121,11 +121,14 @@ def episode_from(images: Any, name: str, image_size: int | None = None) -> Bench
     if not isinstance(images, str | Path):
         benchmark = benchmark_from(images, name=name, image_size=image_size)
         return replace(benchmark, task_names=(name,) * benchmark.task_count)
-    from osiris.data.folder import images_below
+    from osiris.data.folder import Listing
 
-    paths, notices = images_below(Path(images)) if Path(images).expanduser().is_dir() else ([Path(images)], [])
-    if not paths:
-        raise UserError(f"{images} has no images. {' '.join(notices)}".rstrip())
+    paths, notices = [Path(images)], []
+    if Path(images).expanduser().is_dir():
+        listing = Listing(Path(images))
+        paths, notices = listing.paths(), listing.notices()
+        if not paths:
+            raise UserError(f"{images} has no images. {' '.join(notices)}".rstrip())
     benchmark = benchmark_from(paths, episodes=[name] * len(paths), name=name, image_size=image_size)
     return replace(benchmark, notices=(*notices, *benchmark.notices))
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from osiris.console import notice
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, resolve_place
+from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, fingerprint, resolve_place
 from osiris.data.names import KnownDataset
 from osiris.data.table import Rows, Source, Table, Values, make_table
 from osiris.errors import UserError
@@ -44,7 +44,7 @@ def dataset_source(place: str, config: BenchmarkConfig) -> Source:
 def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
     """CIFAR-100 or Tiny-ImageNet: from a local copy of the hub's parquet files, else from the hub."""
     copy = find_local_copy(known, config.data_dir)
-    fingerprint = ("hub", known.repository) if copy is None else copy.fingerprint()
+    content = ("hub", known.repository) if copy is None else fingerprint(copy)
 
     def read_table() -> Table:
         splits = _read_parquet(copy) if copy is not None else fetch(known.repository)
@@ -65,7 +65,7 @@ def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
         table = make_table(known.name, train, test, known.class_ids)
         return replace(table, class_names=known.class_names, episode=None, episode_names=())
 
-    return Source(known.name, read_table, fingerprint, known, local=copy is not None)
+    return Source(known.name, read_table, content, known, local=copy is not None)
 
 
 def splits_table(
@@ -151,7 +151,7 @@ def _read_parquet(copy: LocalCopy) -> dict[str, Any]:
     from datasets.table import InMemoryTable
 
     splits: dict[str, Any] = {}
-    for split, paths in copy.files.items():
+    for split, paths in copy.items():
         try:
             table = pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in paths])
         except (OSError, pyarrow.ArrowException) as error:

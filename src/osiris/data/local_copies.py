@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from osiris.data.names import KnownDataset
 from osiris.errors import UserError
 
-SHARD = re.compile(r"^(?P<split>[a-z]+)-(?P<index>\d{5})-of-(?P<total>\d{5})(-[0-9a-f]+)?\.parquet$")
+LocalCopy = dict[str, list[Path]]
+"""Split -> its parquet files in order."""
 TAIL = 1 << 16
-
-
-@dataclass(frozen=True)
-class LocalCopy:
-    """All parquet files of the training and test split."""
-
-    root: Path
-    files: dict[str, tuple[Path, ...]]
-
-    def fingerprint(self) -> tuple[str, ...]:
-        """From names, sizes and the parquet footers (offsets and statistics): quick, and equal for a copy."""
-        parts: list[str] = []
-        for split, paths in sorted(self.files.items()):
-            for path in paths:
-                size = path.stat().st_size
-                with path.open("rb") as file:
-                    file.seek(max(0, size - TAIL))
-                    parts.append(f"{split} {path.name} {size} {hashlib.sha256(file.read()).hexdigest()}")
-        return tuple(parts)
 
 
 def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | None:
@@ -40,46 +20,40 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
     if data_dir is None and not variable:
         return None
     root = (data_dir or Path(variable or "")).expanduser()
-    repository = known.repository.split("/")[1]
     layout = (
         f"Expected train-00000-of-*.parquet and {known.test_split}-00000-of-*.parquet in it or in its subfolder "
         f"{known.name}/: the parquet files of https://huggingface.co/datasets/{known.repository}."
     )
     if not root.is_dir():
         raise UserError(f"{'OSIRIS_DATA' if data_dir is None else '--data-dir'}: {root} is not a directory. {layout}")
-    for below in ("", "data", repository, known.name, f"{known.name}/data", f"{repository}/data", f"{known.name}/" * 2):
-        shards = _shards(known, root / below)
-        if shards:
-            return LocalCopy(root / below, _complete(known, root / below, shards, layout))
+    folders = ("", known.name, known.repository.split("/")[1])
+    for place in [root / folder / data for folder in folders for data in ("", "data")]:
+        copy = {split: sorted(place.glob(f"{split}-*-of-*.parquet")) for split in ("train", known.test_split)}
+        for split, paths in copy.items():
+            if not paths and any(copy.values()):
+                raise UserError(f"{place} has no {split} files of {known.name}: is the download complete? {layout}")
+            if paths and int(paths[0].stem.split("-of-")[1][:5]) != len(paths):
+                raise UserError(f"{place} has only {len(paths)} of the {split} files of {known.name}: {paths[0].name}.")
+            for path in paths:
+                check_parquet(path)
+        if all(copy.values()):
+            return copy
     if data_dir is None:
         return None
     names = sorted(path.name for path in root.iterdir())[:8]
     raise UserError(f"{root} does not hold {known.name}: it has {', '.join(names) or 'no files'}. {layout}")
 
 
-def _shards(known: KnownDataset, directory: Path) -> dict[str, list[tuple[int, int, Path]]]:
-    """Split -> (number, how many there should be, path) of its files."""
-    shards: dict[str, list[tuple[int, int, Path]]] = {}
-    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-        match = SHARD.match(path.name)
-        if match and match["split"] in ("train", known.test_split):
-            shards.setdefault(match["split"], []).append((int(match["index"]), int(match["total"]), path))
-    return shards
-
-
-def _complete(
-    known: KnownDataset, root: Path, shards: dict[str, list[tuple[int, int, Path]]], layout: str
-) -> dict[str, tuple[Path, ...]]:
-    for split in ("train", known.test_split):
-        if split not in shards:
-            raise UserError(f"{root} has no {split} files of {known.name}: is the download complete? {layout}")
-        total = shards[split][0][1]
-        if [index for index, _, _ in shards[split]] != list(range(total)):
-            present = ", ".join(path.name for _, _, path in shards[split])
-            raise UserError(f"{root} should have {total} {split} file(s) of {known.name} and has only {present}.")
-        for _, _, path in shards[split]:
-            check_parquet(path)
-    return {split: tuple(path for _, _, path in rows) for split, rows in shards.items()}
+def fingerprint(copy: LocalCopy) -> tuple[str, ...]:
+    """From names, sizes and the parquet footers (offsets and statistics): quick, and equal for a copy."""
+    parts: list[str] = []
+    for split, paths in sorted(copy.items()):
+        for path in paths:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                file.seek(max(0, size - TAIL))
+                parts.append(f"{split} {path.name} {size} {hashlib.sha256(file.read()).hexdigest()}")
+    return tuple(parts)
 
 
 def check_parquet(path: Path) -> None:

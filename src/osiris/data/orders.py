@@ -1,7 +1,7 @@
 """Class orders: which classes make which task.
 
-The orders of the paper's benchmarks lie in orders.json, one row of names per task. A user may ask for a random order
-(`seed:N`) or bring a JSON file with a list of names, or a list of lists: one per task.
+The orders of the paper's benchmarks are in orders.json, one row of names per task. A user may ask for a random order
+(`seed:N`) or give a JSON file with a list of names, or a list of lists: one per task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cut(order: Sequence[int], task_count: int, name: str) -> Tasks:
     if task_count < 1:
         raise UserError(f"{name}: a benchmark needs at least one task, not {task_count}.")
     if task_count > len(order):
-        raise UserError(f"{name}: {len(order)} classes cannot be cut into {task_count} tasks. Choose fewer tasks.")
+        raise UserError(f"{name}: {len(order)} classes cannot be divided into {task_count} tasks. Choose fewer tasks.")
     size, extra = divmod(len(order), task_count)
     bounds = [task * size + min(task, extra) for task in range(task_count + 1)]
     return tuple(tuple(order[start:end]) for start, end in pairwise(bounds))
@@ -86,12 +86,17 @@ def choose_tasks(
         return cut(resolve(names, class_names, aliases, f"the class order of {name}"), task_count, name)
     if class_order.startswith("seed:"):
         return cut(_random_order(class_order, len(class_names)), task_count, name)
-    path = Path(class_order)
-    listed = _read_order(path)
-    where = f"the class order {path}"
-    if listed and isinstance(listed[0], list):
-        return _explicit_tasks(listed, class_names, aliases, task_count, where)
-    return cut(resolve(listed, class_names, aliases, where), task_count, name)
+    where, listed = f"the class order {class_order}", _read_order(Path(class_order))
+    rows = [row if isinstance(row, list) else [row] for row in listed]
+    if not all(rows):
+        raise UserError(f"{where} has an empty task. Each task needs at least one class.")
+    labels = resolve([class_name for row in rows for class_name in row], class_names, aliases, where)
+    if isinstance(listed[0], str):
+        return cut(labels, task_count, name)
+    if len(rows) != task_count:
+        raise UserError(f"{where} lists {len(rows)} tasks, the benchmark has {task_count}.")
+    following = iter(labels)
+    return tuple(tuple(next(following) for _ in row) for row in rows)
 
 
 def _random_order(class_order: str, class_count: int) -> list[int]:
@@ -106,7 +111,7 @@ def _random_order(class_order: str, class_count: int) -> list[int]:
     return torch.randperm(class_count, generator=generator(seed, "order.classes")).tolist()
 
 
-def _read_order(path: Path) -> list[Any]:
+def _read_order(path: Path) -> list[str] | list[list[str]]:
     help_text = "Give `seed:N` or a JSON file with a list of class names (or a list of lists, one per task)."
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
@@ -114,24 +119,13 @@ def _read_order(path: Path) -> list[Any]:
         raise UserError(f"cannot read the class order {path}: {error}. {help_text}") from None
     except json.JSONDecodeError as error:
         raise UserError(f"the class order {path} is not JSON ({error}). {help_text}") from None
-    flat = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
-    nested = isinstance(listed, list) and all(
-        isinstance(row, list) and all(isinstance(name, str) for name in row) for row in listed
-    )
-    if not (flat or nested) or not listed:
+
+    def are_names(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+    if not listed or not (are_names(listed) or (isinstance(listed, list) and all(map(are_names, listed)))):
         raise UserError(f"the class order {path} is not a list of class names. {help_text}")
     return listed
-
-
-def _explicit_tasks(
-    rows: list[list[str]], class_names: Sequence[str], aliases: Sequence[str], task_count: int, where: str
-) -> Tasks:
-    if len(rows) != task_count:
-        raise UserError(f"{where} lists {len(rows)} tasks, the benchmark has {task_count}.")
-    if any(not row for row in rows):
-        raise UserError(f"{where} has an empty task. Each task needs at least one class.")
-    labels = iter(resolve([name for row in rows for name in row], class_names, aliases, where))
-    return tuple(tuple(next(labels) for _ in row) for row in rows)
 
 
 def shuffle(count: int, seed: int) -> list[int]:

@@ -1,8 +1,8 @@
 """The forty kinds of objects, ten tasks of four. A class is a structure, never a colour.
 
-Neighbouring tasks ask for different features: corners of the outline, inner texture, number of holes, strokes,
+Neighbouring tasks need different features: corners of the outline, inner texture, number of holes, strokes,
 topology, radial symmetry, roofs, petals, curvature, patterned wings. Textures, rings, counts and radial symmetries
-come back in other environments on other bodies, so that the classes of different tasks are easily confused.
+recur in other environments on other bodies, so that the classes of different tasks are easily confused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Task:
 
 
 def block(outline: Callable[[Field, Field], Field]) -> Draw:
-    """A plain toy block: only the outline tells."""
+    """A plain toy block: classes differ in the outline."""
     return lambda u, v, variation: (outline(u, v), None)
 
 
 def cushion(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
-    """Always the same rounded square: only the pattern tells."""
+    """The same rounded square for all classes, which differ in the pattern."""
 
     def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
         body = s.box(u, v, 0.84, 0.84, 0.25)
@@ -53,7 +53,7 @@ def cushion(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
 
 
 def button(count: int) -> Draw:
-    """A disc with holes, as many as the name says, evenly round the centre."""
+    """A disc with `count` holes, evenly spaced around the centre."""
 
     def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
         if count == 1:
@@ -77,7 +77,7 @@ def letter(name: str) -> Draw:
 
 
 def sign(name: str) -> Draw:
-    """Road signs of bands: the way the bands hang together tells."""
+    """Road signs made of bands: classes differ in how the bands are connected."""
 
     def draw(u: Field, v: Field, variation: Field) -> tuple[Field, None]:
         width = 0.13 + 0.03 * variation
@@ -162,7 +162,7 @@ def leaf(name: str) -> Draw:
 
 
 def beetle(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
-    """Always the same body with head and legs: only the pattern of the wings tells."""
+    """The same body with head and legs for all classes, which differ in the pattern of the wings."""
 
     def draw(u: Field, v: Field, variation: Field) -> tuple[Field, Field]:
         wings = s.ellipse(u, v - 0.12, 0.62, 0.76)
