@@ -43,6 +43,15 @@ def test_every_command_has_help_with_examples_and_without_torch(command):
     assert "xamples:" in result.stdout and f"osiris {command}" in result.stdout
 
 
+def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path))
+    assert main(["list"]) == 0
+    first = capsys.readouterr().out
+    code = "import sys; from osiris.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert again.stdout == first and "osiris-d" in first and "tinyworld" in first
+
+
 @pytest.mark.parametrize("method", [*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space"])
 def test_every_method_trains_over_all_tasks_and_reports(method, tmp_path, capsys):
     assert train("--method", method, "--out", tmp_path / "run") == 0

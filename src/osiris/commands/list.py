@@ -1,13 +1,18 @@
-"""`osiris list`: methods (Table 1, measured), benchmarks, presets."""
+"""`osiris list`: methods (Table 1 with measurements), benchmarks, presets."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from osiris.models.config import EncoderConfig, ProjectorConfig
+
+if TYPE_CHECKING:
+    from osiris.report.tables import Table
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,10 @@ def run(args: Args) -> int:
 
     for flag, value, high in (("memory-size", args.memory_size, 10**9), ("image-size", args.image_size, 10**5)):
         if not 1 <= value <= high:
-            raise UserError(f"--{flag} {value} is out of range; it goes from 1 to {high}.")
+            raise UserError(f"--{flag} {value} is out of range; use a value from 1 to {high}.")
     tables = []
     if args.what in ("all", "methods"):
-        tables += _methods(args)
+        tables += methods_tables(args)
     if args.what in ("all", "benchmarks"):
         from osiris.data.benchmarks import describe_benchmarks
         from osiris.report.framework_tables import benchmarks_table
@@ -64,7 +69,33 @@ def run(args: Args) -> int:
     return 0
 
 
-def _methods(args: Args) -> list:
+def methods_tables(args: Args) -> list[Table]:
+    """Table 1 and the storage and cost of methods. They are measured by running each method, which takes seconds and
+    needs torch, so the tables are cached until the source of the methods or an option changes."""
+    import hashlib
+
+    import msgspec
+
+    import osiris
+    from osiris.files import cache_directory, write_text
+    from osiris.report.tables import Table
+
+    options = repr((args.cost, args.encoder, args.projector, args.memory_size, args.image_size))
+    key = hashlib.sha256(f"{osiris.__version__} {options}".encode())
+    root = Path(osiris.__file__).parent
+    for folder in ("framework", "models", "report"):
+        for path in sorted((root / folder).rglob("*.py")):
+            key.update(path.read_bytes())
+    path = cache_directory() / "tables" / f"methods-{key.hexdigest()[:16]}.json"
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=list[Table])
+    tables = measure_methods(args)
+    with contextlib.suppress(OSError):  # a read-only cache costs time, nothing else
+        write_text(path, msgspec.json.encode(tables).decode())
+    return tables
+
+
+def measure_methods(args: Args) -> list[Table]:
     from osiris.framework.facts import all_facts
     from osiris.report.framework_tables import cost_table, methods_table, storage_table
 

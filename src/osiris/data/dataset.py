@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from osiris.console import notice
 from osiris.data import cache
@@ -122,6 +121,8 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
     manifest, known = entry.manifest, source.known
     images: Images
     if entry.images is None:
+        import torch  # only here, so that `osiris list` does not wait for it
+
         table = read_table()
         every = LazyImages(len(table), manifest["size"], table.read, table.describe)
         images = Subset(every, torch.from_numpy(entry.rows["row"]))

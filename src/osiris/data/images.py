@@ -7,14 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from osiris.data.decode import Encoded, UndecodableImage, decode, worker_count
 from osiris.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AHEAD_BYTES = 256 << 20
 """Upper bound on decoded images that wait for `take`."""
@@ -56,6 +57,8 @@ class ArrayImages:
         return len(self.array)
 
     def take(self, indices: Tensor) -> Tensor:
+        import torch
+
         return torch.from_numpy(self.array[indices.numpy()])
 
     def prefetch(self, indices: Tensor) -> None:
@@ -124,6 +127,8 @@ class LazyImages:
         with self.lock:
             futures = {row: self.pending.pop(row, None) or self.pool.submit(self._decode, row) for row in set(rows)}
         pixels = [futures[row].result() for row in rows]
+        import torch
+
         return torch.from_numpy(np.stack(pixels) if pixels else np.empty((0, *self.shape), dtype=np.uint8))
 
     def _decode(self, index: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from osiris.evaluation.evaluate import check_features, rank_test_images, score_p
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import digest, fingerprint
 from osiris.evaluation.metrics_file import Percentages, Record, mean_present, read_record, write_record
+from osiris.models.whitening import principal_components
 from osiris.randomness import generator
 
 SIDE = 32
@@ -150,8 +151,8 @@ class Patches(Unlearned):
         patches = patches - patches.mean(dim=1, keepdim=True)
         patches = patches / (patches.var(dim=1, correction=0, keepdim=True) + CONTRAST).sqrt()
         centre = patches.mean(dim=0)
-        values, axes = torch.linalg.eigh(((patches - centre).T @ (patches - centre)).double() / len(patches))
-        whitening = (axes * (values + WHITENING).rsqrt() @ axes.T).float()
+        variances, axes = principal_components(patches)
+        whitening = axes.T @ (axes * (variances + WHITENING).rsqrt().unsqueeze(1))
         filters = (patches[torch.randperm(len(patches), generator=random)[:FILTERS]] - centre) @ whitening
         kernel = functional.normalize(filters, dim=1) @ whitening
         self.register_buffer("offset", (kernel @ centre).view(1, -1, 1, 1))

@@ -91,7 +91,7 @@ class Encoder(nn.Module):
     def _initialise(self, zero_init_last: bool) -> None:
         """Kaiming fan-out; the last norm of each block starts at zero, except in random baselines."""
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # there, torch would import its compiler
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if zero_init_last:
             for module in self.modules():
