@@ -41,11 +41,11 @@ def in_second_task(name: str, config: Config) -> tuple[Engine, Phase]:
     learning = config.learning
     first, second, *_ = phases(benchmark, method, learning.epochs, learning.batch_size)
     engine = Engine(config, method, benchmark, torch.device("cpu"))
-    engine.objective.begin_task(engine.world(first, 0))
+    engine.model.begin_task(engine.task_context(first, 0))
     for step in range(2):
         engine.step(first, step)
-    engine.objective.end_task(engine.world(first, first.steps))
-    engine.objective.begin_task(engine.world(second, 0))
+    engine.model.end_task(engine.task_context(first, first.steps))
+    engine.model.begin_task(engine.task_context(second, 0))
     return engine, second
 
 

@@ -23,8 +23,8 @@ from osiris.evaluation.config import METRICS
 from osiris.evaluation.statistics import Sample
 from osiris.files import write_text
 from osiris.framework.cost import total_cost
-from osiris.framework.facts import COLUMNS, Facts, facts
 from osiris.framework.methods import READINGS, ZOO, find_method
+from osiris.framework.table1 import COLUMNS, Facts, facts
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report import method_picture
 from osiris.report.comparison import ablation_table

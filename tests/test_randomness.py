@@ -11,7 +11,7 @@ from torch import Tensor
 
 import naive
 from osiris.framework.representations import Representations
-from osiris.framework.terms import Drawn
+from osiris.framework.terms import StepContext
 from osiris.models import EncoderConfig, build_encoder
 from osiris.randomness import derive_seed, generator, scoped
 from osiris.training.engine import Engine
@@ -104,29 +104,29 @@ def test_memory_draws_do_not_depend_on_the_method() -> None:
 def test_a_step_draws_from_the_keys_of_its_task_and_step() -> None:
     """The memory's slots, the batch Y and the views of both, drawn again from the outside."""
     engine, stretch = tiny_engine("osiris-r", seed=6)
-    seen: list[tuple[Representations, Drawn]] = []
-    engine.objective.register_forward_hook(lambda module, arguments, output: seen.append(arguments))
+    seen: list[tuple[Representations, StepContext]] = []
+    engine.model.register_forward_hook(lambda module, arguments, output: seen.append(arguments))
     reservoir = naive.Reservoir(engine.memory.size)
     for phase in stretch[:2]:
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         for step in range(phase.steps):
             indices = batch_indices(phase, 6, step)
             held = engine.memory.images.clone()
             engine.step(phase, step)
-            rep, drawn = seen[-1]
+            rep, context = seen[-1]
             views = two_views(engine, engine.benchmark.train.images.take(indices), "augment.x", phase.task, step)
             torch.testing.assert_close(rep.views["X"], views)
             if phase.task > 0:
                 slots = torch.randperm(12, generator=generator(6, "memory.read", phase.task, step))
                 slots = slots[: len(indices) * 3 // 4]
-                assert drawn.slots is not None and torch.equal(drawn.slots, slots)
+                assert context.slots is not None and torch.equal(context.slots, slots)
                 views = two_views(engine, held[slots], "augment.y", phase.task, step)
                 torch.testing.assert_close(rep.views["Y"], views)
             key = generator(6, "memory.write", phase.task, step)
             for source, uniform in zip(indices.tolist(), torch.rand(len(indices), generator=key, dtype=torch.float64)):
                 reservoir.offer(source, float(uniform))
             assert engine.memory.source[: engine.memory.filled].tolist() == reservoir.slots
-        engine.objective.end_task(engine.world(phase, phase.steps))
+        engine.model.end_task(engine.task_context(phase, phase.steps))
 
 
 def two_views(engine: Engine, images: Tensor, purpose: str, task: int, step: int) -> Tensor:

@@ -21,8 +21,19 @@ from osiris.framework.composition import (
 )
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import READINGS, ZOO, find_method
-from osiris.framework.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, X
-from osiris.framework.terms_distillation import Elastic, Expert, Predict, Snapshot
+from osiris.framework.terms import (
+    Contrast,
+    Cross,
+    Distil,
+    Elastic,
+    Expert,
+    Match,
+    Mixed,
+    Negatives,
+    Predict,
+    Snapshot,
+    X,
+)
 from osiris.training.config import Config, from_dict, to_dict
 from osiris.training.plan import batch_indices
 from tiny import tiny_engine, train
@@ -100,23 +111,28 @@ def test_methods_are_recorded_whole(name: str) -> None:
 
 
 def test_the_config_gives_the_same_method_again() -> None:
-    chosen = MethodConfig(method="osiris-d", past="replay+distil", cross_weight=0.3, positive="other")
+    chosen = MethodConfig(method="osiris-d(positive=other)", past="replay+distil", cross_weight=0.3)
     config = Config(method=chosen)
     again = from_dict(json.loads(json.dumps(to_dict(config))))
     assert again == config
     assert method_to_dict(resolve(again.method)) == method_to_dict(resolve(chosen))
 
 
-def test_named_options() -> None:
-    assert composed(method="osiris-d", positive="other").past[0].options["positive"] == "other"
-    assert composed(method="cassle", positive="other").past[0].options["positive"] == "other"
-    assert composed(method="ewc", fisher_normaliser="l2").past[0].options["normaliser"] == "l2"
-    assert composed(method="lump", mixup_alpha=1.5).current[0].options["alpha"] == 1.5
-    pocon = composed(method="pocon", pocon_interval=2000)
-    assert [term.options["interval"] for term in pocon.terms] == [2000, 2000]
+def test_options_of_a_method() -> None:
+    """They apply to all terms that have them; a preset's interval of pocon is a default."""
+    assert composed(method="osiris-d(positive=other)").past[0].options["positive"] == "other"
+    assert composed(method="ewc( normaliser = l2 )").past[0].options["normaliser"] == "l2"
+    lump = composed(method="lump(alpha=1.5)", past="predict(symmetric=true)")
+    assert lump.current[0].options["alpha"] == 1.5 and lump.name == "lump[past=predict(symmetric=true),alpha=1.5]"
+    for chosen, expected in (
+        ({"method": "pocon", "pocon_interval": 2000}, 2000),
+        ({"method": "pocon(interval=7)", "pocon_interval": 2000}, 7),
+        ({"method": "pocon", "past": "snapshot(interval=9)", "current": "expert(interval=9)"}, 9),
+    ):
+        assert [term.options["interval"] for term in composed(**chosen).terms] == [expected, expected]
+    assert composed(method="ft", pocon_interval=2000).name == "ft"
     assert composed(method="osiris-d", second_space="fresh").second_space == "fresh"
     assert composed(method="er", replay_fraction=0.5).replay == 0.5
-    assert composed(method="ft", pocon_interval=2000).name == "ft", "a preset's interval says nothing of other methods"
 
 
 def test_new_terms_join_the_space_of_their_role() -> None:
@@ -143,7 +159,7 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
     """`match` in h: the memory keeps embeddings of h from task 2 on, and before that those of g, whose copy h is."""
     engine, stretch = tiny_engine(composed(method="ft", past="match:h"), epochs=1, memory_size=40)
     train(engine, stretch[:1])
-    engine.objective.begin_task(engine.world(stretch[1], 0))
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
     slots = engine.memory.filled
     with torch.no_grad():
         list(engine.networks.heads["h"].parameters())[-1].neg_()
@@ -168,7 +184,7 @@ def test_a_subclass_needs_a_name_of_its_own() -> None:
     [
         ({"past": "replai"}, "Did you mean 'replay'"),
         ({"past": "replay:k"}, "space"),
-        ({"past": "elastic:h"}, "acts on no space"),
+        ({"past": "elastic:h"}, "has no option `space`"),
         ({"past": "distil(positiv=same)"}, "Did you mean 'positive'"),
         ({"past": "distil(positive=both)"}, "same, other"),
         ({"past": "predict(symmetric=maybe)"}, "true or false"),
@@ -176,16 +192,16 @@ def test_a_subclass_needs_a_name_of_its_own() -> None:
         ({"past": "Distil!"}, "cannot read the term"),
         ({"current": "none"}, "at least one current term"),
         ({"current": "mixed"}, "--replay-fraction 1"),
-        ({"method": "lump", "mixup_alpha": 0.0}, "--mixup-alpha"),
-        ({"method": "lump", "mixup_alpha": float("nan")}, "--mixup-alpha"),
-        ({"method": "pocon", "pocon_interval": 0}, "--pocon-interval"),
+        ({"method": "lump(alpha=0)"}, "alpha must be above 0"),
+        ({"method": "lump(alpha=nan)"}, "alpha must be above 0"),
+        ({"method": "pocon(interval=0)"}, "interval is a number of steps"),
         ({"cross_weight": -1.0}, "--cross-weight"),
         ({"past_weight": float("inf")}, "--past-weight"),
         ({"past_weight": float("nan")}, "--past-weight"),
         ({"replay_fraction": 0.0}, "--replay-fraction"),
         ({"replay_fraction": 1.5}, "--replay-fraction"),
-        ({"method": "ft", "positive": "other"}, "--positive changes nothing"),
-        ({"method": "er", "fisher_normaliser": "max"}, "--fisher-normaliser changes nothing"),
+        ({"method": "ft(positive=other)"}, "unknown option of ft"),
+        ({"method": "ewc(normaliser=maxx)"}, "Did you mean 'max'"),
         ({"method": "osiris"}, "unknown method"),
         ({"method": "Osiris-D"}, "Did you mean 'osiris-d'"),
         ({"method": "er+/plus-foo"}, "plus-replay"),
@@ -195,7 +211,7 @@ def test_a_subclass_needs_a_name_of_its_own() -> None:
         ({"method": "er", "second_space": "fresh"}, "--second-space changes nothing"),
         ({"method": "cassle", "replay_fraction": 0.5}, "--replay-fraction changes nothing"),
         ({"method": "offline", "past": "replay"}, "no second task"),
-        ({"past": "replay+none"}, "stands alone"),
+        ({"past": "replay+none"}, "leave it out of a sum"),
         ({"method": "ft", "current": "elastic"}, "nothing to learn from"),
         ({"method": "ft", "past": "match:h", "second_space": "fresh"}, "--second-space copy"),
     ],
@@ -225,5 +241,5 @@ def test_any_composition_trains_and_resumes(name: str) -> None:
     again, _ = tiny_engine(method, epochs=1)
     again.restore(engine.state())
     for one in (engine, again):
-        one.objective.begin_task(one.world(stretch[2], 0))
+        one.model.begin_task(one.task_context(stretch[2], 0))
     assert torch.equal(engine.step(stretch[2], 0).values["loss"], again.step(stretch[2], 0).values["loss"])

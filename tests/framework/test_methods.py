@@ -16,7 +16,7 @@ from osiris.framework.methods import ABLATIONS, READINGS, ZOO, Method, find_meth
 from osiris.framework.terms import Mixed
 from osiris.training.checkpoint import digest
 from osiris.training.engine import Engine
-from tiny import PAPER, Situation, situation, tiny_engine, train
+from tiny import Situation, situation, tiny_engine, train
 
 CONTINUAL = [name for name, method in ZOO.items() if method.stream == "continual"]
 
@@ -31,24 +31,6 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
     return set(one) == set(two) and all(torch.equal(value, two[name]) for name, value in one.items())
 
 
-def test_table_1() -> None:
-    """Isolated space for L_current, L_cross, L_past: the ticks of the paper."""
-    yes, no = True, False
-    assert {name: method.ticks for name, method in ZOO.items() if name in PAPER and method.ticks} == {
-        "ft": (yes, no, no),
-        "er": (no, no, yes),
-        "er+": (no, yes, yes),
-        "er++": (no, yes, yes),
-        "der": (no, no, yes),
-        "lump": (no, yes, yes),
-        "ewc": (no, no, yes),
-        "cassle": (yes, no, yes),
-        "pocon": (yes, no, yes),
-        "osiris-r": (yes, yes, yes),
-        "osiris-d": (yes, yes, yes),
-    }
-
-
 def test_weights() -> None:
     """lambda_1 and lambda_2 of each method (Appendix B)."""
     weights = {name: {key: weight for key, _, weight in method.weighted(20)} for name, method in ZOO.items()}
@@ -60,6 +42,21 @@ def test_weights() -> None:
     }
     assert past == {5: 50, 10: 100, 20: 100}
     assert ZOO["lump"].replay == 1 and all(ZOO[name].replay == 0.75 for name in ("er", "osiris-r", "osiris-d", "der"))
+
+
+@pytest.mark.parametrize(("images", "replayed"), [(1, 0), (5, 3), (6, 4), (7, 5), (8, 6)])
+def test_the_batch_of_the_memory_is_rounded_down(images: int, replayed: int) -> None:
+    """|Y| = floor(3/4 |X|), in a step as well as in the plan; lump has |Y| = |X|."""
+    engine, stretch = tiny_engine("er", batch_size=7, epochs=1)
+    assert engine.model.replayed(1, images) == replayed and engine.model.replayed(0, images) == 0
+    lump, _ = tiny_engine("lump")
+    assert lump.model.replayed(1, images) == images
+    if images == 7:
+        train(engine, stretch[:1])
+        read: list[int] = []
+        engine.model.register_forward_hook(lambda module, given, output: read.append(len(given[1].slots)))
+        train(engine, stretch[1:2])
+        assert read == [5, 5, 4], "batches of 7, 7 and 6 images"
 
 
 def loss_and_gradients(case: Situation) -> tuple[Tensor, dict[str, Tensor]]:
@@ -89,7 +86,7 @@ def test_er_plus_plus_is_ft_on_the_union() -> None:
 
 def test_lump_with_nu_one_is_ft_and_with_nu_zero_ft_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for nu, batch in ((1.0, "X"), (0.0, "Y")):
-        monkeypatch.setattr(Mixed, "nu", lambda self, drawn, nu=nu: nu)
+        monkeypatch.setattr(Mixed, "nu", lambda self, context, nu=nu: nu)
         case, ft = situation("lump"), situation("ft")
         ft.views = {"X": case.views[batch]}
         assert_like_ft(case, ft)
@@ -98,14 +95,14 @@ def test_lump_with_nu_one_is_ft_and_with_nu_zero_ft_on_the_memory(monkeypatch: p
 def test_nu_is_drawn_from_beta_one_for_each_step() -> None:
     """Beta(0.4, 0.4): mean 1/2, variance 1 / (4 (2 * 0.4 + 1)); keyed by the step, the same for both views."""
     case = situation("lump")
-    (mixed,) = [term for _, term, _ in case.objective.later]
+    (mixed,) = [term for _, term, _ in case.model.later]
     assert isinstance(mixed, Mixed)
-    draws = torch.tensor([mixed.nu(replace(case.drawn, step=step)) for step in range(4000)])
+    draws = torch.tensor([mixed.nu(replace(case.context, step=step)) for step in range(4000)])
     assert draws.mean().item() == pytest.approx(0.5, abs=0.02)
     assert draws.var().item() == pytest.approx(1 / (4 * 1.8), rel=0.05)
-    assert mixed.nu(case.drawn) == mixed.nu(case.drawn) != mixed.nu(replace(case.drawn, task=2))
-    nu = mixed.nu(case.drawn)
-    made = mixed.make(case.views, case.drawn)["mix(0.4)"]
+    assert mixed.nu(case.context) == mixed.nu(case.context) != mixed.nu(replace(case.context, task=2))
+    nu = mixed.nu(case.context)
+    made = mixed.make(case.views, case.context)["mix(0.4)"]
     torch.testing.assert_close(made, nu * case.views["X"] + (1 - nu) * case.views["Y"])
 
 
@@ -161,11 +158,11 @@ def ft_in_task_2() -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", [*CONTINUAL, "osiris-d/shared-space", "er+/plus-replay"])
 def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Tensor], tmp_path) -> None:
     """In the middle of the second task: Fisher, anchors, frozen copies, experts, embeddings, predictor, momentum."""
-    method = resolve(MethodConfig(method=name, pocon_interval=2))
+    method = resolve(MethodConfig(method=name, pocon_interval=2))  # presets set it for every method
     engine, stretch = tiny_engine(method)
     train(engine, stretch[:1])
     second = stretch[1]
-    engine.objective.begin_task(engine.world(second, 0))
+    engine.model.begin_task(engine.task_context(second, 0))
     steps(engine, second, 0, 3)
     assert name == "ft" or not same(encoder_and_g(engine), ft_in_task_2), "from the second task on it is no longer ft"
     torch.save(engine.state(), tmp_path / "state.pt")
@@ -174,8 +171,8 @@ def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Ten
     assert digest(again.state()) == digest(engine.state())
     for one in (engine, again):
         steps(one, second, 3, second.steps)
-        one.objective.end_task(one.world(second, second.steps))
-        one.objective.begin_task(one.world(stretch[2], 0))
+        one.model.end_task(one.task_context(second, second.steps))
+        one.model.begin_task(one.task_context(stretch[2], 0))
         steps(one, stretch[2], 0, 2)
     assert digest(again.state()) == digest(engine.state())
 
@@ -183,7 +180,7 @@ def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Ten
 def steps(engine: Engine, phase, start: int, stop: int) -> None:
     for step in range(start, stop):
         engine.step(phase, step)
-        engine.objective.after_step(engine.world(phase, step + 1))
+        engine.model.after_step(engine.task_context(phase, step + 1))
 
 
 def test_h_starts_as_a_copy_of_g_and_not_before_the_second_task() -> None:
@@ -191,13 +188,13 @@ def test_h_starts_as_a_copy_of_g_and_not_before_the_second_task() -> None:
     fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
     train(engine, stretch[:1])
     assert same(engine.networks.heads["h"].state_dict(), fresh), "h rests in the first task"
-    engine.objective.begin_task(engine.world(stretch[1], 0))
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
     assert same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
     engine.step(stretch[1], 0)
     assert not same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
     learned = copy.deepcopy(engine.networks.heads["h"].state_dict())
-    engine.objective.end_task(engine.world(stretch[1], stretch[1].steps))
-    engine.objective.begin_task(engine.world(stretch[2], 0))
+    engine.model.end_task(engine.task_context(stretch[1], stretch[1].steps))
+    engine.model.begin_task(engine.task_context(stretch[2], 0))
     assert same(engine.networks.heads["h"].state_dict(), learned), "from then on it is carried on"
 
 
@@ -205,7 +202,7 @@ def test_h_may_start_fresh() -> None:
     engine, stretch = tiny_engine(resolve(MethodConfig(method="osiris-d", second_space="fresh")))
     fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
     train(engine, stretch[:1])
-    engine.objective.begin_task(engine.world(stretch[1], 0))
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
     assert same(engine.networks.heads["h"].state_dict(), fresh)
 
 
@@ -214,10 +211,10 @@ def test_the_checkpoint_is_the_model_at_the_end_of_the_previous_task() -> None:
     for phase in stretch:
         before = engine.networks.past["encoder"].get_submodule("network")
         frozen = {key: value.clone() for key, value in before.state_dict().items()}
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         steps(engine, phase, 0, phase.steps)
         assert same(before.state_dict(), frozen), "it does not move during a task"
-        engine.objective.end_task(engine.world(phase, phase.steps))
+        engine.model.end_task(engine.task_context(phase, phase.steps))
         for name, live in (("encoder", engine.networks.encoder), ("g", engine.networks.heads["g"])):
             assert same(engine.networks.past[name].get_submodule("network").state_dict(), live.state_dict())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,8 @@ import naive
 from osiris.errors import UserError
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
-from osiris.framework.terms_distillation import Elastic, Expert, Snapshot, normaliser
+from osiris.framework.terms import Elastic, Expert, Snapshot
+from osiris.framework.terms.elastic import normaliser
 from osiris.randomness import generator
 from osiris.training.engine import Engine
 from osiris.training.plan import Phase, batch_indices
@@ -19,7 +22,7 @@ from tiny import tiny_benchmark, tiny_engine, train
 
 
 def elastic_of(engine: Engine) -> Elastic:
-    (term,) = [term for _, term, _ in engine.objective.later if isinstance(term, Elastic)]
+    (term,) = [term for _, term, _ in engine.model.later if isinstance(term, Elastic)]
     return term
 
 
@@ -38,13 +41,13 @@ def views_of(engine: Engine, indices: Tensor, purpose: str, task: int, step: int
 def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
     """One pass in full batches with its own random stream, normalised to unit trace; nothing else moves."""
     engine, (phase, *_) = tiny_engine("ewc", norm=norm)
-    engine.objective.begin_task(engine.world(phase, 0))
+    engine.model.begin_task(engine.task_context(phase, 0))
     for step in range(phase.steps):
         engine.step(phase, step)
     state = {name: value.clone() for name, value in engine.networks.state_dict().items()}
     expected, batches = naive_fisher(engine, phase)
     engine.networks.load_state_dict(state)  # the naive pass moved the running statistics
-    engine.objective.end_task(engine.world(phase, phase.steps))
+    engine.model.end_task(engine.task_context(phase, phase.steps))
     assert batches == 2, "20 images in batches of 8: two full ones"
     for ours, theirs in zip(fisher(engine), expected):
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-8)
@@ -93,12 +96,12 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     engine, stretch = tiny_engine("ewc", learning_rate=0.03)
     largest = 2 * 1.9 / (0.03 * 2 * 100)
     elastic_of(engine).get_buffer("fisher_0")[0, 0, 0, 0] = largest * excess
-    engine.objective.begin_task(engine.world(stretch[0], 0))  # the first task is ft: nothing to refuse
+    engine.model.begin_task(engine.task_context(stretch[0], 0))  # the first task is ft: nothing to refuse
     if not refused:
-        engine.objective.begin_task(engine.world(stretch[1], 0))
+        engine.model.begin_task(engine.task_context(stretch[1], 0))
         return
     with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
-        engine.objective.begin_task(engine.world(stretch[1], 0))
+        engine.model.begin_task(engine.task_context(stretch[1], 0))
 
 
 @pytest.mark.parametrize(("excess", "grows"), [(0.99, False), (1.01, True)])
@@ -116,7 +119,7 @@ def test_the_bound_is_the_true_one(excess: float, grows: bool) -> None:
 
 
 def test_division_by_the_largest_entry_is_refused_at_the_published_weight() -> None:
-    method = resolve(MethodConfig(method="ewc", fisher_normaliser="max"))
+    method = resolve(MethodConfig(method="ewc(normaliser=max)"))
     engine, stretch = tiny_engine(method, learning_rate=0.03)
     with pytest.raises(UserError, match="ewc would diverge in task 2"):
         train(engine, stretch[:2])
@@ -125,7 +128,7 @@ def test_division_by_the_largest_entry_is_refused_at_the_published_weight() -> N
 def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
     benchmark = tiny_benchmark(tasks=20, per_task=12)
     engine, stretch = tiny_engine("ewc", benchmark=benchmark, learning_rate=0.03, epochs=2, batch_size=6)
-    assert [weight for name, _, weight in engine.objective.later if name == "past"] == [100]
+    assert [weight for name, _, weight in engine.model.later if name == "past"] == [100]
     results = train(engine, stretch)
     assert len(results) == 20 * 2 * 2
     assert all(bool(result.finite) for result in results)
@@ -137,7 +140,7 @@ def test_der_stores_the_embedding_of_the_step_in_which_an_image_entered() -> Non
     engine, stretch = tiny_engine("der")
     reference: dict[int, Tensor] = {}
     for phase in stretch[:2]:
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         for step in range(phase.steps):
             indices = batch_indices(phase, engine.config.seed, step)
             views = views_of(engine, indices, "augment.x", phase.task, step)
@@ -151,13 +154,13 @@ def test_der_stores_the_embedding_of_the_step_in_which_an_image_entered() -> Non
                     reference[slot] = z[row]
             for slot, wanted in reference.items():
                 torch.testing.assert_close(memory.field("embedding", torch.tensor([slot]))[0], wanted)
-        engine.objective.end_task(engine.world(phase, phase.steps))
+        engine.model.end_task(engine.task_context(phase, phase.steps))
     assert len(reference) == engine.memory.size
 
 
 def pocon_of(engine: Engine) -> tuple[Expert, Snapshot]:
-    (expert,) = [term for _, term, _ in engine.objective.later if isinstance(term, Expert)]
-    (past,) = [term for _, term, _ in engine.objective.later if isinstance(term, Snapshot)]
+    (expert,) = [term for _, term, _ in engine.model.later if isinstance(term, Expert)]
+    (past,) = [term for _, term, _ in engine.model.later if isinstance(term, Snapshot)]
     return expert, past
 
 
@@ -176,19 +179,19 @@ def test_pocon_starts_from_f_after_the_first_task() -> None:
 
 def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
     """phi_bar <- phi, f_bar <- f, phi <- f, phi's momentum zeroed; nothing in between."""
-    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon", pocon_interval=4)))
+    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon(interval=4)")))
     train(engine, stretch[:1])
     expert, past = pocon_of(engine)
     phase = stretch[1]
     assert phase.steps == 6
-    engine.objective.begin_task(engine.world(phase, 0))
+    engine.model.begin_task(engine.task_context(phase, 0))
     taken = []
     for step in range(phase.steps):
         frozen = expert.expert_past.network.get_parameter("conv1.weight").clone()
         engine.step(phase, step)
         learned = expert.expert.get_parameter("conv1.weight").clone()
         assert not torch.equal(learned, frozen) and not parameters_equal(expert.expert, engine.networks.encoder)
-        engine.objective.after_step(engine.world(phase, step + 1))
+        engine.model.after_step(engine.task_context(phase, step + 1))
         now = expert.expert_past.network.get_parameter("conv1.weight")
         if step + 1 == 4:
             assert torch.equal(now, learned) and snapshot_was_taken(engine)
@@ -196,7 +199,7 @@ def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
         else:
             assert torch.equal(now, frozen)
     learned = expert.expert.get_parameter("conv1.weight").clone()
-    engine.objective.end_task(engine.world(phase, phase.steps))
+    engine.model.end_task(engine.task_context(phase, phase.steps))
     assert torch.equal(expert.expert_past.network.get_parameter("conv1.weight"), learned)
     assert snapshot_was_taken(engine)
     assert taken == [4] and parameters_equal(past.encoder_past.network, engine.networks.encoder)
@@ -216,16 +219,23 @@ def snapshot_was_taken(engine: Engine) -> bool:
 
 def test_a_snapshot_at_the_last_step_is_not_taken_again_at_the_end() -> None:
     """A second one would replace the expert's snapshot by f itself."""
-    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon", pocon_interval=3)))
+    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon(interval=3)")))
     train(engine, stretch[:2])
     expert, _ = pocon_of(engine)
     assert not parameters_equal(expert.expert_past.network, engine.networks.encoder)
 
 
-def test_without_an_interval_a_quarter_of_a_task() -> None:
-    engine, stretch = tiny_engine("pocon", epochs=8)
-    assert stretch[1].steps == 24
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(24, [6, 12, 18, 24]), (25, [7, 13, 19, 25]), (27, [7, 14, 21, 27]), (2, [1, 2])]
+)
+def test_without_an_interval_a_quarter_of_a_task(steps: int, expected: list[int]) -> None:
+    """The last snapshot is the one at the end of the task, also where the steps cannot be divided by four."""
+    engine, stretch = tiny_engine("pocon")
     expert, _ = pocon_of(engine)
-    due = [step for step in range(1, 25) if expert.due(engine.world(stretch[1], step))]
-    assert due == [6, 12, 18, 24]
-    assert not any(expert.due(engine.world(stretch[0], step)) for step in range(1, 25)), "the first task is ft"
+
+    def due(task: int) -> list[int]:
+        contexts = [replace(engine.task_context(stretch[task], step), steps=steps) for step in range(1, steps + 1)]
+        return [context.step for context in contexts if expert.due(context)]
+
+    assert due(1) == expected
+    assert due(0) == [], "the first task is ft"

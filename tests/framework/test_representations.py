@@ -41,6 +41,16 @@ def test_embeddings_equal_one_pass_per_image() -> None:
                     torch.testing.assert_close(z[view, index], normalize(plain, dim=1)[0])
 
 
+@pytest.mark.parametrize(("size", "finite"), [(1e10, True), (1e25, False)])
+def test_embeddings_too_large_to_normalise_are_not_finite(size: float, finite: bool) -> None:
+    """Their length overflows. Zero vectors would give a finite loss without a gradient, which nobody notices."""
+    nets = networks().float()
+    with torch.no_grad():
+        nets.heads["g"].get_parameter("fc2.weight").mul_(size)
+    z = Representations(nets, {name: value.float() for name, value in views().items()})("X")
+    assert bool(torch.isfinite(z).all()) == finite
+
+
 def test_encoder_and_head_are_named_apart() -> None:
     nets, inputs = networks(), views()
     with torch.no_grad():
@@ -59,7 +69,7 @@ def test_a_chain_of_heads() -> None:
     nets, inputs = networks(), views()
     predictor = nn.Linear(HEADS.projector_output, 3).double()
     rep = Representations(nets, inputs)
-    expected = normalize(predictor(rep.outputs("X", head="g")), dim=-1)
+    expected = normalize(predictor(nets.heads["g"](nets.encoder(inputs["X"].flatten(0, 1)))), dim=-1).view(2, 4, 3)
     torch.testing.assert_close(rep("X", head=("g", predictor)), expected)
     assert rep("X", head=("g", predictor)) is rep("X", head=("g", predictor))
 
@@ -70,10 +80,9 @@ def test_batch_norm_sees_one_view_of_x_and_y_at_a_time() -> None:
     for view in range(2):
         both = torch.cat([inputs["X"][view], inputs["Y"][view]])
         features = nets.encoder(both)
-        torch.testing.assert_close(rep.features("X")[view], features[:4])
-        torch.testing.assert_close(rep.features("Y")[view], features[4:])
-    alone = nets.encoder(inputs["X"][0])
-    assert not torch.allclose(rep.features("X")[0], alone)
+        torch.testing.assert_close(rep("X", head=())[view], normalize(features[:4], dim=1))
+        torch.testing.assert_close(rep("Y", head=())[view], normalize(features[4:], dim=1))
+    assert not torch.allclose(rep("X", head=())[0], normalize(nets.encoder(inputs["X"][0]), dim=1))
 
 
 def test_only_what_is_asked_is_encoded_and_only_once() -> None:
@@ -130,10 +139,8 @@ def test_micro_batches_give_the_same_gradients(name: str) -> None:
     case = situation(name)
     case.values()[0].backward()
     expected = case.gradients()
-    case.zero_grad()
-    made = case.objective.make(case.views, case.drawn)
-    rep = Representations(case.networks, made, encode=case.objective.inputs(1), micro_batch=3)
-    case.objective(rep, case.drawn)[0].backward()
+    case.model.zero_grad()
+    case.values(micro_batch=3)[0].backward()
     for key, gradient in case.gradients().items():
         torch.testing.assert_close(gradient, expected[key], rtol=1e-6, atol=1e-10, msg=lambda t, k=key: f"{k}: {t}")
 
@@ -141,12 +148,9 @@ def test_micro_batches_give_the_same_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", ["cassle", "pocon", "osiris-d", "der"])
 def test_bf16_networks_and_float32_losses(name: str) -> None:
     case = situation(name)
-    for module in (case.networks, case.objective):
-        module.float()
-    made = case.objective.make({key: value.float() for key, value in case.views.items()}, case.drawn)
-    cast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
-    rep = Representations(case.networks, made, encode=case.objective.inputs(1), autocast=cast)
-    value, terms = case.objective(rep, case.drawn)
+    case.model.float()
+    case.views = {key: value.float() for key, value in case.views.items()}
+    value, terms = case.values(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     value.backward()
     assert all(term.dtype == torch.float32 for term in terms.values())
     assert all(torch.isfinite(gradient).all() for gradient in case.gradients().values())

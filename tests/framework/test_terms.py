@@ -12,6 +12,7 @@ import naive
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ZOO, Method, find_method
+from osiris.framework.representations import Frozen
 from tiny import PAPER, Situation, situation
 
 Parts = dict[str, tuple[float, Tensor]]
@@ -22,71 +23,73 @@ def config(**options: object) -> Method:
 
 
 def stored(case: Situation) -> Tensor:
-    assert case.drawn.memory is not None and case.drawn.slots is not None
-    return torch.stack([case.drawn.memory.get_buffer("field_embedding")[slot] for slot in case.drawn.slots.tolist()])
+    assert case.context.memory is not None and case.context.slots is not None
+    return torch.stack(
+        [case.context.memory.get_buffer("field_embedding")[slot] for slot in case.context.slots.tolist()]
+    )
 
 
 def drawn_nu(case: Situation) -> float:
-    (term,) = [term for _, term, _ in case.objective.later if term.kind == "mixed"]
-    return term.nu(case.drawn)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    (term,) = [term for _, term, _ in case.model.later if term.kind == "mixed"]
+    return term.nu(case.context)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
 
 CASES: dict[str, tuple[Method, Callable[[Situation], Parts]]] = {
-    "ft": (find_method("ft"), lambda case: naive.ft(case.model())),
-    "er": (find_method("er"), lambda case: naive.er(case.model())),
-    "er+": (find_method("er+"), lambda case: naive.er_plus(case.model())),
-    "er+/plus-replay": (find_method("er+/plus-replay"), lambda case: naive.er_plus_replay(case.model())),
-    "er+/plus-current": (find_method("er+/plus-current"), lambda case: naive.er_plus_current(case.model())),
-    "er++": (find_method("er++"), lambda case: naive.er_plus_plus(case.model())),
-    "der": (find_method("der"), lambda case: naive.der(case.model(), stored(case))),
-    "lump": (find_method("lump"), lambda case: naive.lump(case.model(), drawn_nu(case))),
-    "ewc": (find_method("ewc"), lambda case: naive.ewc(case.model(), 100)),
-    "cassle": (find_method("cassle"), lambda case: naive.cassle(case.model())),
-    "pocon": (find_method("pocon"), lambda case: naive.pocon(case.model())),
-    "osiris-r": (find_method("osiris-r"), lambda case: naive.osiris(case.model(), ("replay",))),
-    "osiris-d": (find_method("osiris-d"), lambda case: naive.osiris(case.model(), ("distil",))),
-    "offline": (find_method("offline"), lambda case: naive.ft(case.model())),
-    "d1-only": (find_method("d1-only"), lambda case: naive.ft(case.model())),
+    "ft": (find_method("ft"), lambda case: naive.ft(case.naive())),
+    "er": (find_method("er"), lambda case: naive.er(case.naive())),
+    "er+": (find_method("er+"), lambda case: naive.er_plus(case.naive())),
+    "er+/plus-replay": (find_method("er+/plus-replay"), lambda case: naive.er_plus_replay(case.naive())),
+    "er+/plus-current": (find_method("er+/plus-current"), lambda case: naive.er_plus_current(case.naive())),
+    "er++": (find_method("er++"), lambda case: naive.er_plus_plus(case.naive())),
+    "der": (find_method("der"), lambda case: naive.der(case.naive(), stored(case))),
+    "lump": (find_method("lump"), lambda case: naive.lump(case.naive(), drawn_nu(case))),
+    "ewc": (find_method("ewc"), lambda case: naive.ewc(case.naive(), 100)),
+    "cassle": (find_method("cassle"), lambda case: naive.cassle(case.naive())),
+    "pocon": (find_method("pocon"), lambda case: naive.pocon(case.naive())),
+    "osiris-r": (find_method("osiris-r"), lambda case: naive.osiris(case.naive(), ("replay",))),
+    "osiris-d": (find_method("osiris-d"), lambda case: naive.osiris(case.naive(), ("distil",))),
+    "offline": (find_method("offline"), lambda case: naive.ft(case.naive())),
+    "d1-only": (find_method("d1-only"), lambda case: naive.ft(case.naive())),
 }
 for _base, _past in (("osiris-r", ("replay",)), ("osiris-d", ("distil",))):
     CASES |= {
         f"{_base}/shared-space": (
             find_method(f"{_base}/shared-space"),
-            lambda case, past=_past: naive.osiris(case.model(), past, space="g"),
+            lambda case, past=_past: naive.osiris(case.naive(), past, space="g"),
         ),
         f"{_base}/no-cross": (
             find_method(f"{_base}/no-cross"),
-            lambda case, past=_past: naive.osiris(case.model(), past, (0, 0.5)),
+            lambda case, past=_past: naive.osiris(case.naive(), past, (0, 0.5)),
         ),
         f"{_base}/no-past": (
             find_method(f"{_base}/no-past"),
-            lambda case, past=_past: naive.osiris(case.model(), past, (0.5, 0)),
+            lambda case, past=_past: naive.osiris(case.naive(), past, (0.5, 0)),
         ),
         f"{_base}/no-cross/renormalised": (
             find_method(f"{_base}/no-cross/renormalised"),
-            lambda case, past=_past: naive.osiris(case.model(), past, (0, 1)),
+            lambda case, past=_past: naive.osiris(case.naive(), past, (0, 1)),
         ),
     }
 CASES |= {
     "osiris-d, positive other": (
-        config(method="osiris-d", positive="other"),
-        lambda case: naive.osiris(case.model(), ("distil",), positive="other"),
+        config(method="osiris-d(positive=other)"),
+        lambda case: naive.osiris(case.naive(), ("distil",), positive="other"),
     ),
     "replay and distillation": (
         config(method="osiris-d", past="replay+distil", cross_weight=0.3),
-        lambda case: naive.osiris(case.model(), ("replay", "distil"), (0.3, 0.5)),
+        lambda case: naive.osiris(case.naive(), ("replay", "distil"), (0.3, 0.5)),
     ),
     "cassle, symmetric": (
         config(method="cassle", past="predict(symmetric=true)"),
-        lambda case: naive.cassle(case.model(), symmetric=True),
+        lambda case: naive.cassle(case.naive(), symmetric=True),
     ),
     "cassle, as in its own code": (
         config(method="cassle", past="predict(positive=other,keep_other=true)"),
-        lambda case: naive.cassle(case.model(), "other", keep_other=True),
+        lambda case: naive.cassle(case.naive(), "other", keep_other=True),
     ),
     "er, past weight 3": (
         config(method="er", past_weight=3.0),
-        lambda case: naive.er(case.model(), 3),
+        lambda case: naive.er(case.naive(), 3),
     ),
 }
 
@@ -96,7 +99,7 @@ def compare(case: Situation, reference: Callable[[Situation], Parts]) -> None:
     value, terms = case.values()
     value.backward()
     gradients = case.gradients()
-    case.zero_grad()
+    case.model.zero_grad()
     parts = reference(case)
     expected = naive.total(parts)
     expected.backward()
@@ -162,7 +165,7 @@ def test_gradient_reach(name: str) -> None:
     case = situation(name)
     found: dict[str, set[str]] = {}
     for term in case.values()[1]:
-        case.zero_grad()
+        case.model.zero_grad()
         case.values()[1][term].backward()
         gradients = case.gradients()
         reached = {group(key) for key, gradient in gradients.items() if gradient.abs().max() > 0}
@@ -176,17 +179,12 @@ def test_gradient_reach(name: str) -> None:
 def test_nothing_frozen_or_stored_is_trained(name: str) -> None:
     case = situation(name)
     case.values()[0].backward()
-    frozen = [value for module in (case.networks.past, case.objective) for value in module.buffers()]
-    frozen += list(case.networks.past.parameters())
-    frozen += [value for value in case.objective.parameters() if not value.requires_grad]
-    assert case.drawn.memory is not None
-    frozen += list(case.drawn.memory.buffers())
+    frozen = [*case.model.buffers(), *case.networks.past.parameters()]
+    frozen += [value for value in case.model.parameters() if not value.requires_grad]
     assert frozen
     assert all(value.grad is None and not value.requires_grad for value in frozen)
-    case.networks.train()
-    case.objective.train()
-    still = [module for root in (case.networks, case.objective) for module in root.modules()]
-    assert all(not m.training for m in still if type(m).__name__ == "Frozen")
+    case.model.train()
+    assert all(not module.training for module in case.model.modules() if isinstance(module, Frozen))
 
 
 IMAGES: dict[str, dict[str, set[str]]] = {

@@ -14,8 +14,8 @@ import torch
 from osiris import cli
 from osiris.commands import train as _preloaded  # noqa: F401
 from osiris.evaluation import evaluate
-from osiris.framework.objective import Objective
 from osiris.framework.representations import Frozen
+from osiris.framework.trainable import TrainableMethod
 from osiris.training import checkpoint, evaluating, loop
 from osiris.training.engine import Engine
 from osiris.training.loggers import JsonLines
@@ -45,9 +45,9 @@ def doomed(arguments: list[str], death: int | None, counted: str | None = None) 
         (Engine, "step"),
         (Engine, "_update"),
         (Engine, "_offer"),
-        (Objective, "begin_task"),
-        (Objective, "after_step"),
-        (Objective, "end_task"),
+        (TrainableMethod, "begin_task"),
+        (TrainableMethod, "after_step"),
+        (TrainableMethod, "end_task"),
         (Frozen, "update"),
         (JsonLines, "log"),
         (Path, "replace"),

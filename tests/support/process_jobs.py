@@ -58,9 +58,8 @@ def build(
 
 def in_double(engine: Engine) -> Engine:
     """Networks, terms and images in float64: differences are then mistakes, not rounding."""
-    for module in (engine.networks, engine.objective):
-        module.double()
-    engine.optimiser = build_optimiser([engine.networks, engine.objective], engine.config.learning)
+    engine.model.double()
+    engine.optimiser = build_optimiser([engine.model], engine.config.learning)
     two_views = engine.two_views
     engine.two_views = lambda *given: two_views(*given).double()  # pyright: ignore[reportAttributeAccessIssue]
     return engine
@@ -74,9 +73,7 @@ def trained(engine: Engine) -> dict[str, Tensor]:
 
 def state(engine: Engine) -> dict[str, Tensor]:
     """Every tensor of a run that is not the optimiser's."""
-    parts = {"networks": engine.networks, "objective": engine.objective, "memory": engine.memory}
-    values = {f"{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()}
-    return {name: value.clone() for name, value in values.items()}
+    return {name: value.clone() for name, value in engine.model.state_dict().items()}
 
 
 def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, Tensor]]:
@@ -89,18 +86,18 @@ def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, 
     seen: list[dict[str, Tensor]] = []
     for phase in stretch:
         steps = min(phase.steps, 2 if phase.task < 2 else 1)
-        built.objective.begin_task(built.world(phase, 0))
+        built.model.begin_task(built.task_context(phase, 0))
         for step in range(steps):
             result = built.step(phase, step)
             values = {f"value.{name}": value for name, value in result.values.items()}
             seen.append(values | {name: p.grad.clone() for name, p in _named(built) if p.grad is not None})
-            built.objective.after_step(built.world(phase, step + 1))
-        built.objective.end_task(built.world(phase, steps))
+            built.model.after_step(built.task_context(phase, step + 1))
+        built.model.end_task(built.task_context(phase, steps))
     return [*seen, state(built)]
 
 
 def _named(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
-    return [*engine.networks.named_parameters(), *((f"term {n}", p) for n, p in engine.objective.named_parameters())]
+    return list(engine.model.named_parameters())
 
 
 def parameters(method: MethodConfig, norm: str, steps: int) -> dict[str, Tensor]:
@@ -112,14 +109,14 @@ def parameters(method: MethodConfig, norm: str, steps: int) -> dict[str, Tensor]
     engine, stretch = build(method, norm, learning_rate=0.005)
     done = 0
     for phase in stretch:
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         for step in range(phase.steps):
             if done == steps:
                 return trained(engine)
             engine.step(phase, step)
-            engine.objective.after_step(engine.world(phase, step + 1))
+            engine.model.after_step(engine.task_context(phase, step + 1))
             done += 1
-        engine.objective.end_task(engine.world(phase, phase.steps))
+        engine.model.end_task(engine.task_context(phase, phase.steps))
     return trained(engine)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,9 @@ import naive
 from osiris.data.benchmark import Benchmark, Split
 from osiris.data.images import ArrayImages
 from osiris.framework.methods import Method, find_method
-from osiris.framework.objective import Objective
 from osiris.framework.representations import Networks, Representations
-from osiris.framework.terms import Drawn
-from osiris.memory import Memory
+from osiris.framework.terms import StepContext
+from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, ProjectorConfig
 from osiris.randomness import generator
 from osiris.training.config import Config, EngineConfig, LearningConfig
@@ -84,11 +84,11 @@ def train(engine: Engine, stretch: list[Phase]) -> list[StepResult]:
     """What the loop does, without evaluation and files."""
     results = []
     for phase in stretch:
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         for step in range(phase.steps):
             results.append(engine.step(phase, step))
-            engine.objective.after_step(engine.world(phase, step + 1))
-        engine.objective.end_task(engine.world(phase, phase.steps))
+            engine.model.after_step(engine.task_context(phase, step + 1))
+        engine.model.end_task(engine.task_context(phase, phase.steps))
     return results
 
 
@@ -96,62 +96,55 @@ def train(engine: Engine, stretch: list[Phase]) -> list[StepResult]:
 class Situation:
     """A method in its second task, every network and buffer different from every other, in float64."""
 
-    objective: Objective
-    networks: Networks
+    model: TrainableMethod
     views: dict[str, Tensor]
-    drawn: Drawn
+    context: StepContext
 
-    def represent(self) -> Representations:
-        task = self.drawn.task
-        return Representations(
-            self.networks, self.objective.make(self.views, self.drawn), encode=self.objective.inputs(task)
-        )
+    @property
+    def networks(self) -> Networks:
+        return self.model.networks
 
-    def values(self) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.objective(self.represent(), self.drawn)
+    def represent(self, **options: Any) -> Representations:
+        views = self.model.make(self.views, self.context)
+        return Representations(self.networks, views, encode=self.model.inputs(self.context.task), **options)
+
+    def values(self, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.model(self.represent(**options), self.context)
 
     def gradients(self) -> dict[str, Tensor]:
         """By name, zero where there is none."""
-        named = {**dict(self.networks.named_parameters()), **dict(self.objective.named_parameters())}
+        named = {**dict(self.networks.named_parameters()), **dict(self.model.terms.named_parameters("terms"))}
         return {
             name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
             for name, value in named.items()
             if value.requires_grad
         }
 
-    def zero_grad(self) -> None:
-        for module in (self.networks, self.objective):
-            module.zero_grad(set_to_none=True)
-
-    def model(self) -> naive.Model:
-        """The same parameters for the naive computation (share, do not copy: the gradients land in one place)."""
-        return naive.Model(self.networks, self.objective.terms, dict(self.views), self.networks.batch_norm)
+    def naive(self) -> naive.Model:
+        """The same parameters for the naive computation (shared: the gradients are accumulated in one place)."""
+        return naive.Model(self.networks, self.model.terms, dict(self.views), self.networks.batch_norm)
 
 
 def situation(
     method: str | Method, norm: str = "gn", x: int = 4, y: int = 3, task: int = 1, seed: int = 0
 ) -> Situation:
     method = find_method(method) if isinstance(method, str) else method
-    objective = Objective(method, task_count=20)
     encoder = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
-    networks = objective.build_networks(encoder, HEADS, seed)
-    fields = {name: HEADS.projector_output for name in objective.memory_fields}
-    memory = Memory(9, (3, 8, 8), fields)
+    model = TrainableMethod(method, encoder, HEADS, 9, (3, 8, 8), seed=seed).double()
+    memory = model.memory
     memory.advance(9)
-    for module in (networks, objective, memory):
-        module.double()
-    _scramble(networks, seed)
-    _scramble(objective, seed + 1)
+    _scramble(model.networks, seed)
+    _scramble(model.terms, seed + 1)
     random = generator(seed, "test.views")
     for name in memory.fields:
         stored = torch.randn(9, HEADS.projector_output, generator=random, dtype=torch.float64)
         memory.get_buffer(f"field_{name}").copy_(nn.functional.normalize(stored, dim=1))
     y = x if method.replay == 1 else y
     views = {"X": _views(x, random)}
-    if objective.reads_memory(task):
+    if model.replayed(task, x):
         views["Y"] = _views(y, random)
-    drawn = Drawn(memory, torch.tensor([7, 2, 0, 5, 8, 1])[:y], seed, task, step=3)
-    return Situation(objective, networks, views, drawn)
+    context = StepContext(memory, torch.tensor([7, 2, 0, 5, 8, 1])[:y], seed, task, step=3)
+    return Situation(model, views, context)
 
 
 def _views(count: int, random: torch.Generator) -> Tensor:

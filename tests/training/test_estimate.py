@@ -46,10 +46,8 @@ def test_the_estimate_is_what_autograd_keeps(method: str) -> None:
     settings = engine.config
     stored: dict[int, int] = {}
     kept: list[torch.Tensor] = []
-    known = {
-        value.untyped_storage().data_ptr() for value in (*engine.networks.parameters(), *engine.objective.parameters())
-    }
-    known |= {value.untyped_storage().data_ptr() for value in (*engine.networks.buffers(), *engine.objective.buffers())}
+    known = {value.untyped_storage().data_ptr() for value in engine.model.parameters()}
+    known |= {value.untyped_storage().data_ptr() for value in engine.model.buffers()}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()

@@ -33,9 +33,9 @@ def bad_at(monkeypatch: pytest.MonkeyPatch) -> BadAt:
     def spoil(kind: type[Term], task: int, step: int, value: float) -> None:
         loss = kind.loss
 
-        def spoiled(self: Any, rep: Any, drawn: Any, tau: float) -> Tensor:
-            result = loss(self, rep, drawn, tau)
-            return result * value if (drawn.task, drawn.step) == (task, step) else result
+        def spoiled(self: Any, rep: Any, context: Any) -> Tensor:
+            result = loss(self, rep, context)
+            return result * value if (context.task, context.step) == (task, step) else result
 
         monkeypatch.setattr(kind, "loss", spoiled)
 
@@ -45,7 +45,7 @@ def bad_at(monkeypatch: pytest.MonkeyPatch) -> BadAt:
 def everything(engine: Engine) -> dict[str, Tensor]:
     """Parameters, buffers (BatchNorm's among them) and what the optimiser remembers."""
     values = {f"n.{key}": value.clone() for key, value in engine.networks.state_dict().items()}
-    values |= {f"o.{key}": value.clone() for key, value in engine.objective.state_dict().items()}
+    values |= {f"o.{key}": value.clone() for key, value in engine.model.terms.state_dict().items()}
     for number, state in engine.optimiser.state_dict()["state"].items():
         values |= {f"{number}.{key}": value.clone() for key, value in state.items()}
     return {key: value for key, value in values.items() if "num_batches_tracked" not in key}
@@ -60,7 +60,7 @@ def test_a_bad_step_changes_nothing(optimiser: str, norm: str, step: int, value:
     bad_at(Contrast, 0, step, value)
     engine, (phase, *_) = build(MethodConfig("der"), norm)
     settings = replace(engine.config.learning, optimiser=optimiser)  # pyright: ignore[reportArgumentType]
-    engine.optimiser = build_optimiser([engine.networks, engine.objective], settings)
+    engine.optimiser = build_optimiser([engine.model], settings)
     for before in range(step):
         assert bool(engine.step(phase, before).finite)
     kept = everything(engine)

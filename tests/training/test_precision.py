@@ -21,12 +21,12 @@ from tiny_runs import config
 def losses(engine: Engine, stretch: list[Any], steps: int = 4) -> list[float]:
     seen = []
     for phase in stretch[:2]:
-        engine.objective.begin_task(engine.world(phase, 0))
+        engine.model.begin_task(engine.task_context(phase, 0))
         for step in range(steps):
             result = engine.step(phase, step)
             assert bool(result.finite)
             seen.append(float(result.values["loss"]))
-        engine.objective.end_task(engine.world(phase, steps))
+        engine.model.end_task(engine.task_context(phase, steps))
     return seen
 
 

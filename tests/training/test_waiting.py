@@ -36,7 +36,7 @@ def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.
     monkeypatch.setattr(engine, "represent", _without_autocast(engine))
     for phase in phases(data, method, 1, settings.learning.batch_size)[:2]:
         result = engine.step(phase, 0)
-        engine.objective.after_step(engine.world(phase, 1))
+        engine.model.after_step(engine.task_context(phase, 1))
         assert result.finite.device.type == "meta"
     with pytest.raises(RuntimeError):
         result.finite.item()

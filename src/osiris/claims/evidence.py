@@ -52,9 +52,9 @@ class Evidence:
 @cache
 def groups() -> dict[str, str]:
     """Method of the zoo -> replay, distillation or reference."""
-    from osiris.framework.methods import ZOO
+    from osiris.framework.table1 import GROUPS
 
-    return {name: method.group for name, method in ZOO.items()}
+    return {name: group for group, names in GROUPS.items() for name in names}
 
 
 def from_runs(

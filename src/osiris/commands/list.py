@@ -96,7 +96,7 @@ def methods_tables(args: Args) -> list[Table]:
 
 
 def measure_methods(args: Args) -> list[Table]:
-    from osiris.framework.facts import all_facts
+    from osiris.framework.table1 import all_facts
     from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)

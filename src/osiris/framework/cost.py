@@ -1,6 +1,6 @@
-"""What a method costs: passes through an encoder for each training image, floating-point operations, time.
+"""What a method costs: encoder passes per training image, floating-point operations, time.
 
-A backward pass is counted as two forward passes. A pass through a frozen encoder has no backward.
+A backward pass counts as two forward passes. A frozen encoder has no backward pass.
 """
 
 from __future__ import annotations
@@ -38,15 +38,12 @@ class Cost:
 
 
 FT = Cost(forward=2, backward=2)
-"""Two views. The first task of every method is plain ft; offline and d1-only are nothing else."""
+"""Two views. This is also the cost of the first task of every method, and of offline and d1-only."""
 
 
 @one_thread()
 def measure_cost(method: Method) -> dict[str, Cost]:
-    """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`.
-
-    ewc's one pass per task for its Fisher is left out.
-    """
+    """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`. Without the Fisher pass of ewc."""
     scene, passes = Scene(method), Passes()
     scene.loss(passes)
     names = {"live": "f", "past": "f*", "frozen": "frozen", "other": "expert"}
@@ -76,7 +73,7 @@ def encoder_work(method: Method, images_per_task: Sequence[int], epochs: int) ->
 
 
 def throughput(rates: Sequence[float]) -> float:
-    """Images per second: the median over logged lines, since the first ones warm up and a busy machine has outliers."""
+    """Images per second: the median over logged lines, which ignores the warm-up and outliers of a busy machine."""
     return float(np.median(rates)) if len(rates) else float("nan")
 
 

@@ -2,7 +2,7 @@ r"""The zoo: Table 1 of the paper as code (Sec. 3.3).
 
     L = L_current(X) + lambda_1 L_cross(X, Y) + lambda_2 L_past(X, Y, f*, g*)
 
-A method is a choice of terms and of the space each acts on. The first task of every method is plain ft.
+A method is a choice of terms and of the space that each acts on. The first task of every method is plain ft.
 """
 
 from __future__ import annotations
@@ -11,11 +11,24 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from osiris.errors import UserError, unknown
-from osiris.framework.terms import Contrast, Cross, Distil, Match, Mixed, Negatives, Term, Y
-from osiris.framework.terms_distillation import Elastic, Expert, Predict, Snapshot
+from osiris.framework.terms import (
+    Contrast,
+    Cross,
+    Distil,
+    Elastic,
+    Expert,
+    Match,
+    Mixed,
+    Negatives,
+    Predict,
+    Snapshot,
+    Term,
+    Y,
+)
 
 Stream = Literal["continual", "joint", "first-task"]
 Role = Literal["current", "cross", "past"]
+ROLES: tuple[Role, ...] = ("current", "cross", "past")
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Method:
     past: tuple[Term, ...] = ()
     cross_weight: float = 1.0
     past_weight: float | None = 1.0
-    """None: each term's own, which depends on the number of tasks for ewc (Appendix B) and is 1 for the others."""
+    """None: the default weight of each term, which is 1, or for ewc depends on the number of tasks (Appendix B)."""
     replay: float = 0.75
     """|Y| / |X|."""
     second_space: Literal["copy", "fresh"] = "copy"
@@ -46,22 +59,14 @@ class Method:
     length: float = 1.0
     """Steps of a stream that is not continual for each step of a continual run in its later tasks."""
     name: str = ""
-    ticks: tuple[bool, bool, bool] | None = None
-    """Table 1 of the paper: isolated space for L_current, L_cross, L_past."""
-    group: str = ""
-    """Replay, distillation or reference: the paper's grouping."""
 
     def __or__(self, part: Part) -> Method:
         """The same method with one role replaced."""
-        changed: dict = {part.role: part.terms}
-        if part.role == "cross":
-            changed["cross_weight"] = part.weight
-        if part.role == "past":
-            changed["past_weight"] = part.weight
-        return replace(self, **changed)
+        weight = {} if part.role == "current" else {f"{part.role}_weight": part.weight}
+        return replace(self, **{part.role: part.terms, **weight})  # pyright: ignore[reportArgumentType]
 
     def weighted(self, task_count: int) -> list[tuple[str, Term, float]]:
-        """(logged name, term, weight) of every term with a weight; a term without one is not computed."""
+        """(logged name, term, weight) of every term; a role of weight 0 is not computed."""
         rows = []
         for role, terms, weight in (
             ("current", self.current, 1.0),
@@ -76,6 +81,14 @@ class Method:
     @property
     def terms(self) -> tuple[Term, ...]:
         return self.current + self.cross + self.past
+
+    def with_option(self, option: str, value: object, roles: tuple[Role, ...] = ROLES) -> Method:
+        """The same method with one option changed in every term that has it."""
+        changed = {
+            role: tuple(replace(term, **{option: value}) if option in term.options else term for term in terms)
+            for role, terms in ((role, getattr(self, role)) for role in roles)
+        }
+        return replace(self, **changed)
 
     @property
     def reads_memory(self) -> bool:
@@ -104,27 +117,24 @@ def past(*terms: Term, weight: float | None = 1.0) -> Part:
     return Part("past", terms, weight)
 
 
-FT = Method(current=(Contrast("X", space="g"),), ticks=(True, False, False), group="reference")
-OFFLINE = replace(FT, stream="joint", ticks=None)
-D1_ONLY = replace(FT, stream="first-task", ticks=None)
+FT = Method(current=(Contrast("X", space="g"),))
+OFFLINE = replace(FT, stream="joint")
+D1_ONLY = replace(FT, stream="first-task")
 
-REPLAY = replace(FT, group="replay", ticks=None)
-ER = replace(REPLAY, ticks=(False, False, True)) | past(Contrast("Y", space="g"))
-ER_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Negatives(space="g"))
+ER = FT | past(Contrast("Y", space="g"))
+ER_PLUS = FT | current(Negatives(space="g"))
 ER_PLUS_REPLAY = ER_PLUS | past(Contrast("Y", space="g"))
-ER_PLUS_CURRENT = ER_PLUS | current(Contrast("X", space="g"), Negatives(space="g"))
-ER_PLUS_PLUS = replace(REPLAY, ticks=(False, True, True)) | current(Contrast("X+Y", space="g"))
-DER = replace(REPLAY, ticks=(False, False, True)) | past(Match(space="g"))
-LUMP = replace(REPLAY, ticks=(False, True, True), replay=1.0) | current(Mixed(alpha=0.4, space="g"))
+ER_PLUS_CURRENT = FT | current(Contrast("X", space="g"), Negatives(space="g"))
+ER_PLUS_PLUS = FT | current(Contrast("X+Y", space="g"))
+DER = FT | past(Match(space="g"))
+LUMP = replace(FT, replay=1.0) | current(Mixed(alpha=0.4, space="g"))
 
-DISTILLATION = replace(FT, group="distillation", ticks=None)
-EWC = replace(DISTILLATION, ticks=(False, False, True)) | past(Elastic(normaliser="sum"), weight=None)
-CASSLE = replace(DISTILLATION, ticks=(True, False, True)) | past(Predict())
-POCON = replace(DISTILLATION, ticks=(True, False, True)) | current(Expert()) | past(Snapshot())
+EWC = FT | past(Elastic(normaliser="sum"), weight=None)
+CASSLE = FT | past(Predict())
+POCON = FT | current(Expert()) | past(Snapshot())
 
-ALL_THREE = (True, True, True)
-OSIRIS_R = replace(REPLAY, ticks=ALL_THREE) | cross(Cross(space="h")) | past(Contrast("Y", space="h"), weight=0.5)
-OSIRIS_D = replace(OSIRIS_R, group="distillation") | past(Distil(space="h"), weight=0.5)
+OSIRIS_R = FT | cross(Cross(space="h"), weight=0.5) | past(Contrast("Y", space="h"), weight=0.5)
+OSIRIS_D = OSIRIS_R | past(Distil(space="h"), weight=0.5)
 
 ZOO: dict[str, Method] = {
     "ft": FT,
@@ -147,15 +157,11 @@ READINGS: dict[str, Method] = {"er+/plus-replay": ER_PLUS_REPLAY, "er+/plus-curr
 
 def _shared_space(method: Method) -> Method:
     """h is g: every loss acts on the one projector (Table 4, `w/o isolated space`)."""
-
-    def moved(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-        return tuple(type(t)(**{**t.options, "space": "g"}) if "space" in t.options else t for t in terms)
-
-    return replace(method, cross=moved(method.cross), past=moved(method.past))
+    return method.with_option("space", "g", roles=("cross", "past"))
 
 
 def _renormalised(method: Method) -> Method:
-    """Weights of the roles that remain sum to 1; a term that has a weight of its own (ewc) keeps it."""
+    """The weights of the remaining roles sum to 1; ewc keeps the default weight of its term."""
     alone = None if method.past_weight is None else 1.0
     return replace(method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else alone)
 
@@ -177,7 +183,7 @@ ABLATIONS = {
     "renormalised": _renormalised,
     "equal-work": _equal_work,
 }
-"""`osiris-d/no-cross` and so on. What remains keeps its weight 1/2; `/renormalised` makes the weights sum to 1.
+"""`osiris-d/no-cross` and so on. The remaining role keeps weight 1/2; `/renormalised` makes the weights sum to 1.
 `offline/equal-work` trains for as much encoder work as osiris-d; plain `offline` for as many steps."""
 
 
@@ -191,7 +197,7 @@ def find_method(name: str) -> Method:
     if ablations and ablations[0] in readings:
         base, ablations = f"{base}/{ablations[0]}", ablations[1:]
         method = READINGS[base]
-    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # weights are settled last
+    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # `renormalised` comes last
         if ablation not in ABLATIONS:
             raise unknown("ablation", ablation, [*readings, *ABLATIONS])
         before, method = method, ABLATIONS[ablation](method)
@@ -201,5 +207,5 @@ def find_method(name: str) -> Method:
 
 
 def _written(method: Method) -> list[tuple]:
-    """What is computed, comparable: terms themselves are modules, which compare by identity."""
+    """The computation as comparable values: terms are modules, which compare by identity."""
     return [(method.length,), *((name, term.kind, term.options, weight) for name, term, weight in method.weighted(0))]

@@ -1,9 +1,9 @@
-"""f, g, h and their frozen copies; every embedding is computed once and shared by all terms.
+"""f, g, h and their frozen copies. Every embedding is computed once per step and shared by all terms.
 
-`Networks` owns what is trained and what is frozen. `Representations` is made anew in every step: one pass of the live
-encoder over the union of the inputs the terms declared (with BatchNorm, one pass per view, X and Y together), then
-heads on demand. Encoder and head are named apart: "past encoder with the live h" (osiris-d) and "past encoder with the
-past g" (cassle) are different things.
+`Networks` holds what is trained and what is frozen. `Representations` is created in every step: one pass of the live
+encoder over the union of the inputs that terms declare (with BatchNorm, one pass per view, X and Y together), then
+heads on demand. A request names encoder and head separately: "past encoder with the live h" (osiris-d) and "past
+encoder with the past g" (cassle) are different embeddings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import copy
 from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,11 +20,11 @@ from osiris.processes import gather
 from osiris.randomness import scoped
 
 Head = str | nn.Module | tuple[str | nn.Module, ...]
-"""g, h, past.g, a term's own module, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
+"""g, h, past.g, a module of a term, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
 
 
 class Frozen(nn.Module):
-    """A copy of a network that neither trains nor leaves evaluation mode."""
+    """A copy of a network that is not trained and stays in evaluation mode."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
-        """Become the network as it is now, in place."""
+        """Copy the current state of the network, in place."""
         copy_state(network, self.network)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -48,10 +47,8 @@ class Frozen(nn.Module):
 
 @torch.no_grad()
 def copy_state(source: nn.Module, target: nn.Module) -> None:
-    """Parameters and buffers, in place: the optimiser and everyone else keep their references."""
-    for into, value in zip(target.parameters(), source.parameters(), strict=True):
-        into.copy_(value)
-    for into, value in zip(target.buffers(), source.buffers(), strict=True):
+    """Copy parameters and buffers in place, so that the optimiser keeps its references."""
+    for into, value in zip(target.state_dict().values(), source.state_dict().values(), strict=True):
         into.copy_(value)
 
 
@@ -92,7 +89,7 @@ class Networks(nn.Module):
 
 
 class Passes:
-    """Counts images through encoders: the cost of a method, measured instead of claimed."""
+    """Counts the images that pass through each encoder: the measured cost of a method."""
 
     def __init__(self) -> None:
         self.forward: dict[str, int] = {}
@@ -117,53 +114,53 @@ class Representations:
         autocast: Callable[[], torch.autocast] | None = None,
         passes: Passes | None = None,
     ) -> None:
-        """`views`: this process' rows of every input, [2, n, 3, H, W]; `counts`: their global numbers of images;
-        `encode`: those that the live encoder must see (default: all)."""
+        """`views`: the rows of this process for every input, [2, n, 3, H, W]; `counts`: their global numbers of images;
+        `encode`: the inputs that the live encoder must see (default: all)."""
         self.networks, self.views = networks, dict(views)
         self.counts = {name: views.shape[1] for name, views in self.views.items()} if counts is None else dict(counts)
         self.micro_batch, self.autocast, self.passes = micro_batch, autocast, passes
-        self._features: dict[tuple[str, int], Tensor] = {}
-        self._outputs: dict[tuple[str, int, tuple[int, ...]], Tensor] = {}
-        self._shared: dict[tuple[str, int, tuple[int, ...]], Tensor] = {}
+        self.requests: list[tuple[str, nn.Module, tuple[nn.Module, ...]]] = []
+        """(input, encoder, heads) of every call, for tracing."""
+        self._local: dict[Key, Tensor] = {}
+        self._global: dict[Key, Tensor] = {}
         names = tuple(self.views) if encode is None else encode
         if names:
-            self._encode_together(networks.encoder, names, "live")
+            self._encode(networks.encoder, names, "live")
 
     def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        """Normalised embeddings of the global batch, [2, N, d]."""
-        key = (name, id(self._encoder(encoder)), tuple(id(module) for module in self._heads(head)))
-        if key not in self._shared:
-            self._shared[key] = self.share(self.outputs(name, head, encoder), name)
-        return self._shared[key]
+        """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
+        module, heads = self._encoder(encoder), self._heads(head)
+        self.requests.append((name, module, heads))
+        key = _key(name, module, heads)
+        if key not in self._global:
+            self._global[key] = self._share(self._outputs(name, heads, module, encoder), name)
+        return self._global[key]
 
-    def outputs(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        """Head outputs of this process' rows, before normalisation, [2, n, d]; head=() is the encoder's own output."""
-        if not self._heads(head):
-            return self.features(name, encoder)
-        *before, last = self._heads(head)
-        key = (name, id(self._encoder(encoder)), tuple(id(module) for module in (*before, last)))
-        if key not in self._outputs:
-            rows = self.outputs(name, tuple(before), encoder) if before else self.features(name, encoder)
-            with self._cast():
-                self._outputs[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
-        return self._outputs[key]
+    def _outputs(self, name: str, heads: tuple[nn.Module, ...], module: nn.Module, encoder: str | nn.Module) -> Tensor:
+        """Outputs of the last head for the rows of this process, before normalisation, [2, n, d]."""
+        key = _key(name, module, heads)
+        if key not in self._local:
+            if not heads:  # encoders other than the live one run on demand
+                label = encoder if isinstance(encoder, str) else "frozen" if isinstance(encoder, Frozen) else "other"
+                self._encode(module, (name,), label)
+            else:
+                rows = self._outputs(name, heads[:-1], module, encoder)
+                with self._cast():
+                    self._local[key] = heads[-1](rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+        return self._local[key]
 
-    def features(self, name: str, encoder: str | nn.Module = "live") -> Tensor:
-        """Encoder outputs of this process' rows, [2, n, D]; encoders other than the live one run on demand."""
-        module = self._encoder(encoder)
-        key = (name, id(module))
-        if key not in self._features:
-            label = encoder if isinstance(encoder, str) else "frozen" if isinstance(encoder, Frozen) else "other"
-            self._encode_together(module, (name,), label)
-        return self._features[key]
-
-    def share(self, local: Tensor, name: str) -> Tensor:
+    def _share(self, local: Tensor, name: str) -> Tensor:
         """Normalise [2, n, d] and gather the rows of all processes, in float32 or better: [2, N, d]."""
         wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
-        normalised = F.normalize(wide, dim=-1)
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        # A length that overflows would give a zero vector, a finite loss and no gradient. inf - inf + 1 is not a
+        # number, which the guard against non-finite losses sees; any other length gives 1.
+        finite = length.detach() - length.detach() + 1
+        normalised = wide / length.clamp_min(1e-12) * finite
         return gather(normalised.transpose(0, 1), self.counts[name]).transpose(0, 1)
 
-    def _encode_together(self, encoder: nn.Module, names: tuple[str, ...], label: str) -> None:
+    def _encode(self, encoder: nn.Module, names: tuple[str, ...], label: str) -> None:
+        """One pass over the union of some inputs; with BatchNorm one pass for each view."""
         sizes = [self.views[name].shape[1] for name in names]
         per_view = [torch.cat([self.views[name][view] for name in names]) for view in range(2)]
         if self.networks.batch_norm:
@@ -172,7 +169,7 @@ class Representations:
         else:
             features = torch.stack(self._run(encoder, torch.cat(per_view)).chunk(2))
         for name, part in zip(names, features.split(sizes, dim=1)):
-            self._features[name, id(encoder)] = part
+            self._local[_key(name, encoder, ())] = part
             if self.passes is not None:
                 self.passes.count(label, name, 2 * part.shape[1], part.requires_grad)
 
@@ -196,16 +193,23 @@ class Representations:
             return encoder
         if encoder == "live":
             return self.networks.encoder
-        assert "encoder" in self.networks.past, 'a term that uses encoder="past" says so: needs = {"past.encoder"}'
+        assert "encoder" in self.networks.past, 'a term with encoder="past" must declare needs = {"past.encoder"}'
         return self.networks.past["encoder"]
 
-    def _heads(self, head: Head) -> list[nn.Module]:
-        return [self._head(part) for part in (head if isinstance(head, tuple) else (head,))]
+    def _heads(self, head: Head) -> tuple[nn.Module, ...]:
+        return tuple(self._head(part) for part in (head if isinstance(head, tuple) else (head,)))
 
     def _head(self, head: str | nn.Module) -> nn.Module:
         if not isinstance(head, str):
             return head
         if head != "past.g":
             return self.networks.heads[head]
-        assert "g" in self.networks.past, 'a term that uses head="past.g" says so: needs = {"past.g"}'
+        assert "g" in self.networks.past, 'a term with head="past.g" must declare needs = {"past.g"}'
         return self.networks.past["g"]
+
+
+Key = tuple[str, int, tuple[int, ...]]
+
+
+def _key(name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Key:
+    return name, id(encoder), tuple(id(head) for head in heads)

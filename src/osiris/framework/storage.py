@@ -1,8 +1,8 @@
 """What a method must store beyond the model itself (Fig. 6).
 
 `paper` counts as the paper does: each extra parameter and each channel of each pixel in the memory as a 64-bit value.
-`stored` counts what lies on the disk here: images as bytes, parameters and embeddings as 32-bit numbers, and 24 bytes
-per memory slot for where an image came from.
+`stored` counts the bytes on disk: images as bytes, parameters and embeddings as 32-bit numbers, and 24 bytes per memory
+slot for source, task and step.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from osiris.framework.methods import Method
-from osiris.framework.objective import Objective
-from osiris.memory import Memory
+from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, ProjectorConfig
 
 SLOT_BYTES = 24
@@ -53,19 +52,14 @@ class Storage:
 def measure_storage(
     method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
 ) -> Storage:
-    """What the networks, terms and memory of a method really hold besides f and g, counted without allocating it.
-
-    `shape`: (3, height, width) of an image.
-    """
+    """Count what a method holds besides f and g, on the meta device. `shape`: (3, height, width) of an image."""
     with torch.device("meta"):
-        objective = Objective(method, task_count=20)
-        networks = objective.build_networks(encoder, projector, seed=0)
-        fields = {name: projector.projector_output for name in objective.memory_fields}
-        memory = Memory(memory_size if method.reads_memory else 0, shape, fields)
+        model = TrainableMethod(method, encoder, projector, memory_size if method.reads_memory else 0, shape)
+    networks, memory = model.networks, model.memory
     extra: dict[str, int] = {}
     modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
     modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
-    for _, term, _ in objective.later:
+    for _, term, _ in model.later:
         modules += [(term.symbols.get(name, name), child) for name, child in term.named_children()]
         for name, value in term.named_buffers(recurse=False):
             kind = name.rstrip("0123456789").rstrip("_")

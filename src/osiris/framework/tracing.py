@@ -1,6 +1,6 @@
-"""A method watched for one step of its second task, on a tiny model: what its terms read, and where gradients go.
+"""One step of a method in its second task, on a tiny model: what its terms read, and where gradients go.
 
-Nothing here knows a method by name. A new term appears in tables and pictures as soon as it exists.
+Nothing here knows a method by name, so tables and pictures include new terms without changes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from osiris.framework.methods import Method
-from osiris.framework.objective import Objective
-from osiris.framework.representations import Frozen, Head, Networks, Passes, Representations
-from osiris.framework.terms import Drawn, Term, X, Y
-from osiris.memory import Memory
+from osiris.framework.representations import Frozen, Networks, Passes, Representations
+from osiris.framework.terms import StepContext, Term, X, Y
+from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, ProjectorConfig
 from osiris.randomness import generator
 
@@ -28,29 +27,29 @@ IMAGES, SIZE = 8, 8
 
 @dataclass(frozen=True)
 class Path:
-    """One way from images to a term: `X -> f -> g`, `X -> f* -> h`."""
+    """The networks between images and a term: `X -> f -> g`, `X -> f* -> h`."""
 
     source: str
     encoder: str
     heads: tuple[str, ...]
     frozen: tuple[str, ...] = ()
-    """Which of them are: no gradient into those."""
+    """The frozen ones among them."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A term as it was seen to act."""
+    """What a term was observed to do."""
 
     name: str
-    """As it is logged: current, cross, past, past.distil."""
+    """The logged name: current, cross, past, past.distil."""
     kind: str
     formula: str
     weight: float
     paths: tuple[Path, ...]
     stored: tuple[str, ...]
-    """What it compares with besides networks: stored embeddings, its own buffers."""
+    """What it reads besides networks: stored embeddings, its own buffers."""
     reaches: tuple[str, ...]
-    """Networks that get gradient from it."""
+    """Networks that receive a gradient from it."""
     learns_from: tuple[str, ...]
     """Images (X, Y) that its gradient depends on."""
 
@@ -59,50 +58,9 @@ class Traced:
         return self.name.split(".")[0]
 
 
-class Watched(Representations):
-    """Representations that note which encoder and heads each term asks for."""
-
-    asked: list[tuple[str, nn.Module, tuple[nn.Module, ...]]]
-    _depth: int
-
-    @contextmanager
-    def _noted(self, name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Iterator[None]:
-        """Only what a term asks for itself, not what that asks for in turn."""
-        self._depth = getattr(self, "_depth", 0)
-        if self._depth == 0:
-            self.asked = [*getattr(self, "asked", []), (name, encoder, heads)]
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-
-    def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        with self._noted(name, self._encoder(encoder), tuple(self._heads(head))):
-            return super().__call__(name, head, encoder)
-
-    def outputs(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        with self._noted(name, self._encoder(encoder), tuple(self._heads(head))):
-            return super().outputs(name, head, encoder)
-
-    def features(self, name: str, encoder: str | nn.Module = "live") -> Tensor:
-        with self._noted(name, self._encoder(encoder), ()):
-            return super().features(name, encoder)
-
-
-class WatchedMemory(Memory):
-    """A full memory that notes which stored fields are read."""
-
-    fields_read: tuple[str, ...] = ()
-
-    def field(self, name: str, slots: Tensor) -> Tensor:
-        self.fields_read = (*self.fields_read, name)
-        return super().field(name, slots)
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For work so small that threads would only wait for each other: on a busy machine that takes minutes."""
+    """For small measurements: threads that wait for each other on a busy machine would take minutes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -115,60 +73,48 @@ class Scene:
     """A method in its second task: tiny networks, random images, a full memory, in float64."""
 
     def __init__(self, method: Method, task_count: int = 20) -> None:
-        self.objective = Objective(method, task_count)
-        self.networks = self.objective.build_networks(ENCODER, PROJECTOR, seed=0)
-        fields = {name: PROJECTOR.projector_output for name in self.objective.memory_fields}
-        self.memory = WatchedMemory(IMAGES, (3, SIZE, SIZE), fields)
-        self.memory.advance(IMAGES)
-        for module in (self.networks, self.objective, self.memory):
-            module.double()
-        self.replayed = int(IMAGES * method.replay)
+        self.model = TrainableMethod(method, ENCODER, PROJECTOR, IMAGES, (3, SIZE, SIZE), task_count).double()
+        self.model.memory.advance(IMAGES)
+        self.networks = self.model.networks
         self.views: dict[str, Tensor] = {}
         for part in ("weights", "past", "X", "Y"):
             self.redraw(part, 0)
 
     @torch.no_grad()
     def redraw(self, part: str, version: int) -> None:
-        """Other weights, other images, or another past (frozen networks, buffers, stored embeddings)."""
+        """Draw other weights, other images, or another past (frozen networks, buffers, stored embeddings)."""
         random = generator(version, f"scene.{part}")
         if part in (X, Y):
-            count = IMAGES if part == X else self.replayed
+            count = IMAGES if part == X else self.model.replayed(1, IMAGES)
             self.views[part] = torch.randn(2, count, 3, SIZE, SIZE, generator=random, dtype=torch.float64)
             return
-        named = [
-            *self.networks.named_parameters(),
-            *self.objective.named_parameters(),
-            *self.objective.named_buffers(),
-            *self.memory.named_buffers(),
-        ]
-        for _, value in named:
-            if value.is_floating_point() and value.requires_grad == (part == "weights"):
+        for name, value in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if value.is_floating_point() and value.requires_grad == (part == "weights") and "running" not in name:
                 inputs = value.numel() / (len(value) if value.ndim else 1)
                 value.copy_(torch.randn(value.shape, generator=random, dtype=torch.float64) / inputs**0.5)
 
-    def represent(self, passes: Passes | None = None) -> tuple[Watched, Drawn]:
-        drawn = Drawn(self.memory, torch.arange(self.replayed), seed=0, task=1, step=0)
-        views = self.views if self.objective.reads_memory(1) else {X: self.views[X]}
-        made = self.objective.make(views, drawn)
-        return Watched(self.networks, made, encode=self.objective.inputs(1), passes=passes), drawn
+    def represent(self, passes: Passes | None = None) -> tuple[Representations, StepContext]:
+        replayed = self.model.replayed(1, IMAGES)
+        context = StepContext(self.model.memory, torch.arange(replayed), seed=0, task=1, step=0)
+        views = self.model.make(self.views if replayed else {X: self.views[X]}, context)
+        return Representations(self.networks, views, encode=self.model.inputs(1), passes=passes), context
 
     def loss(self, passes: Passes | None = None) -> Tensor:
-        rep, drawn = self.represent(passes)
-        return self.objective(rep, drawn)[0]
+        return self.model(*self.represent(passes))[0]
 
     def trained(self) -> dict[str, list[nn.Parameter]]:
-        """The networks that are trained, by symbol."""
-        found = {"f": list(self.networks.encoder.parameters())}
-        found |= {name: list(head.parameters()) for name, head in self.networks.heads.items()}
-        for _, term, _ in self.objective.later:
+        """The parameters of the networks that are trained, by symbol."""
+        groups = {"f": list(self.networks.encoder.parameters())}
+        groups |= {name: list(head.parameters()) for name, head in self.networks.heads.items()}
+        for _, term, _ in self.model.later:
             for name, module in term.named_children():
                 if not isinstance(module, Frozen):
-                    found.setdefault(term.symbols.get(name, name), []).extend(module.parameters())
-        return found
+                    groups.setdefault(term.symbols.get(name, name), []).extend(module.parameters())
+        return groups
 
 
 def symbol_of(module: nn.Module, networks: Networks, term: Term) -> str:
-    """f, f*, g, h, g*, or what the term calls its own module."""
+    """f, f*, g, h, g*, or the symbol of a module of the term."""
     named = {networks.encoder: "f", **{head: name for name, head in networks.heads.items()}}
     named |= {frozen: "f*" if name == "encoder" else f"{name}*" for name, frozen in networks.past.items()}
     named |= {part: name for name, part in term.named_modules() if name}
@@ -179,25 +125,24 @@ def symbol_of(module: nn.Module, networks: Networks, term: Term) -> str:
 def trace(method: Method, task_count: int = 20) -> tuple[Traced, ...]:
     """Every term of a method in its second task."""
     scene = Scene(method, task_count)
-    return tuple(_trace(scene, name, term, weight) for name, term, weight in scene.objective.later)
+    return tuple(_trace(scene, name, term, weight) for name, term, weight in scene.model.later)
 
 
 def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
     leaves = {key: value.detach().requires_grad_() for key, value in scene.views.items()}
-    scene.views, scene.memory.fields_read = leaves, ()
-    rep, drawn = scene.represent()
-    value = term.loss(rep, drawn, scene.objective.tau)
-    paths = dict.fromkeys(_path(scene.networks, term, *asked) for asked in getattr(rep, "asked", []))
+    scene.views = leaves
+    rep, context = scene.represent()
+    value = term.loss(rep, context)
+    paths = dict.fromkeys(_path(scene.networks, term, *request) for request in rep.requests)
     buffers = [term.stores] if any(True for _ in term.buffers(recurse=False)) else []
-    groups = scene.trained()
     return Traced(
         name=name,
         kind=term.kind,
         formula=term.formula,
         weight=weight,
         paths=tuple(paths),
-        stored=(*dict.fromkeys(f"stored {field}" for field in scene.memory.fields_read), *buffers),
-        reaches=tuple(symbol for symbol, parameters in groups.items() if _moves(value, parameters)),
+        stored=(*(f"stored {field}" for field in term.memory_fields), *buffers),
+        reaches=tuple(symbol for symbol, parameters in scene.trained().items() if _moves(value, parameters)),
         learns_from=tuple(key for key, views in leaves.items() if _moves(value, [views])),
     )
 

@@ -9,7 +9,7 @@ from osiris.report.tables import Column, Number, Table
 
 if TYPE_CHECKING:
     from osiris.data.benchmarks import BenchmarkDescription
-    from osiris.framework.facts import Facts
+    from osiris.framework.table1 import Facts
     from osiris.training.config import Config
 
 MEGABYTE = 1e6

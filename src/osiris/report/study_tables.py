@@ -47,10 +47,10 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 def _group(label: str) -> int:
-    from osiris.framework.methods import ZOO
+    from osiris.framework.table1 import group_of
 
     name = base_name(label).split("/")[0]
-    return GROUPS.get(ZOO[name].group, 3) if name in ZOO else GROUPS["other"]
+    return GROUPS[group_of(name)]
 
 
 def _section(label: str) -> tuple[bool, int]:

@@ -17,10 +17,9 @@ from osiris.augment.views import VIEWS, TwoViews, normalise
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
-from osiris.framework.objective import Objective
 from osiris.framework.representations import Passes, Representations
-from osiris.framework.terms import Drawn, World, X, Y
-from osiris.memory import Memory
+from osiris.framework.terms import StepContext, TaskContext, X, Y
+from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig
 from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator
@@ -69,28 +68,29 @@ class StepResult:
     images: int
 
 
+def build_model(config: Config, method: Method, benchmark: Benchmark, images: Tensor | None = None) -> TrainableMethod:
+    """Networks, terms and memory of a run, on the default device. `images`: see `build_encoder`."""
+    sizes = config.learning.memory_size, benchmark.train.images.shape
+    tasks, seed = benchmark.task_count, config.seed
+    return TrainableMethod(method, config.encoder, config.projector, *sizes, tasks, seed, images)
+
+
 class Engine:
     """All state of a run. `state()` and `restore()` carry it through a checkpoint to the same bits."""
 
     def __init__(self, config: Config, method: Method, benchmark: Benchmark, device: torch.device) -> None:
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
-        self.objective = Objective(method, benchmark.task_count, config.learning.tau)
-        self.networks = self.objective.build_networks(
-            config.encoder, config.projector, config.seed, first_task_images(benchmark, config.encoder)
-        )
-        fields = {name: config.projector.projector_output for name in self.objective.memory_fields}
-        self.memory = Memory(config.learning.memory_size, benchmark.train.images.shape, fields)
-        for module in (self.networks, self.objective, self.memory):
-            module.to(device)
-        self.optimiser = build_optimiser([self.networks, self.objective], config.learning)
+        images = first_task_images(benchmark, config.encoder)
+        self.model = build_model(config, method, benchmark, images).to(device)
+        self.networks, self.memory = self.model.networks, self.model.memory
+        self.optimiser = build_optimiser([self.model], config.learning)
         self.two_views = TwoViews(
             benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
         self.running_statistics = [
             statistic
-            for module in (self.networks, self.objective)
-            for layer in module.modules()
+            for layer in self.model.modules()
             if isinstance(layer, BatchNorm) and layer.running_mean is not None and layer.running_var is not None
             for statistic in (layer.running_mean, layer.running_var)
         ]
@@ -110,16 +110,16 @@ class Engine:
             following = batch_indices(phase, config.seed, step + 1)
             self.benchmark.train.images.prefetch(following[processes.share(len(following))])
         slots = self._read_slots(len(indices), task, step)
-        drawn = Drawn(self.memory, slots, config.seed, task, step)
+        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau)
         views = {X: self._views_of_x(images, len(indices), task, step)}
         if slots is not None:
             views[Y] = self._views_of_y(slots, task, step)
-        views = self.objective.make(views, drawn)
+        views = self.model.make(views, context)
         # What a term makes has the rows of X.
         counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
         statistics = [statistic.clone() for statistic in self.running_statistics]
-        rep = self.represent(views, counts, self.objective.inputs(task), passes)
-        loss, values = self.objective(rep, drawn)
+        rep = self.represent(views, counts, self.model.inputs(task), passes)
+        loss, values = self.model(rep, context)
         fields = self._fields(rep, task)
         finite, norm = self._update(loss, phase, step)
         for statistic, before in zip(self.running_statistics, statistics):
@@ -133,7 +133,7 @@ class Engine:
         """der: the embedding of this step's model, so before the update. What is no number becomes zero, which pulls
         a normalised vector nowhere: a bad step must not spoil the memory. h begins task 2 as a copy of g, so in the
         first task its embeddings are those of g."""
-        heads = {name: head if task else "g" for name, head in self.objective.memory_fields.items()}
+        heads = {name: head if task else "g" for name, head in self.model.memory_fields.items()}
         return {name: torch.nan_to_num(rep(X, head=head)[0].detach(), 0.0, 0.0, 0.0) for name, head in heads.items()}
 
     def represent(
@@ -151,9 +151,9 @@ class Engine:
         return Representations(self.networks, views, counts, encode, self.config.engine.micro_batch, autocast, passes)
 
     def _read_slots(self, count: int, task: int, step: int) -> Tensor | None:
-        if not self.objective.reads_memory(task):
+        wanted = self.model.replayed(task, count)
+        if wanted == 0:
             return None
-        wanted = int(count * self.method.replay)
         slots = self.memory.sample(wanted, generator(self.config.seed, "memory.read", task, step))
         return upload(slots, self.device)
 
@@ -181,10 +181,10 @@ class Engine:
         # Half precision: the scaler looks at gradients, so a loss that is no number must spoil them (inf - inf + 1).
         spoiled = loss * (loss.detach() - loss.detach() + 1) if self.scaler.is_enabled() else loss
         self.scaler.scale(spoiled).backward()
-        processes.average_gradients(self._parameters())
+        processes.average_gradients(self.model.parameters())
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters() if p.grad is not None])
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.scaler.is_enabled():
             # Gradients overflow now and then, the scaler leaves such steps out and tries a smaller scale. Where that
             # does not help the gradient itself is bad.
@@ -198,10 +198,6 @@ class Engine:
             self.optimiser.step()
         return finite, norm
 
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        yield from self.networks.parameters()
-        yield from self.objective.parameters()
-
     def _offer(self, indices: Tensor, images: Tensor, task: int, step: int, fields: dict[str, Tensor]) -> None:
         """Every process plans the same writes for the global batch, so all memories hold the same slots."""
         rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
@@ -213,9 +209,9 @@ class Engine:
             self.memory.write(upload(slots, self.device), held, source, task, step, parts)
         self.memory.advance(len(indices))
 
-    def world(self, phase: Phase, step: int) -> World:
+    def task_context(self, phase: Phase, step: int) -> TaskContext:
         learning = self.config.learning
-        return World(
+        return TaskContext(
             networks=self.networks,
             optimiser=self.optimiser,
             seed=self.config.seed,
@@ -239,17 +235,13 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         return {
-            "networks": self.networks.state_dict(),
-            "objective": self.objective.state_dict(),
-            "memory": self.memory.state_dict(),
+            "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.networks.load_state_dict(state["networks"])
-        self.objective.load_state_dict(state["objective"])
-        self.memory.load_state_dict(state["memory"])
+        self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
 

@@ -14,12 +14,12 @@ from osiris import processes
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.framework.methods import Method
-from osiris.framework.objective import Objective
-from osiris.framework.representations import Networks, Representations
-from osiris.framework.terms import Drawn, X, Y
-from osiris.memory import Memory
+from osiris.framework.representations import Representations
+from osiris.framework.terms import StepContext, X, Y
+from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, build_encoder
 from osiris.training.config import Config
+from osiris.training.engine import build_model
 from osiris.training.plan import SMALLEST, phases
 
 EVALUATION_BATCH = 512
@@ -53,28 +53,25 @@ def estimate_memory(config: Config, method: Method, benchmark: Benchmark) -> Est
     """Of a step in a later task (the first needs less), in one process of as many as there are."""
     world = processes.world_size()
     with torch.device("meta"), processes.alone():
-        objective = Objective(method, benchmark.task_count, config.learning.tau)
-        networks = objective.build_networks(config.encoder, config.projector, config.seed)
-        fields = {name: config.projector.projector_output for name in objective.memory_fields}
-        memory = Memory(config.learning.memory_size, benchmark.train.images.shape, fields)
-        state = _state_bytes([networks, objective], config.learning.optimiser)
-        activations = _step_bytes(config, method, benchmark, objective, networks, memory, world)
+        model = build_model(config, method, benchmark)
+        state = _state_bytes(model, config.learning.optimiser)
+        activations = _step_bytes(config, benchmark, model, world)
         shape = benchmark.bank.images.shape
-        largest = _largest_activation(networks.encoder, EVALUATION_BATCH, shape)
+        largest = _largest_activation(model.networks.encoder, EVALUATION_BATCH, shape)
     images = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
     evaluation = 3 * largest + images * config.encoder.features * 4
-    return Estimate(state, _bytes(memory.buffers()), activations, evaluation)
+    return Estimate(state, _bytes(model.memory.buffers()), activations, evaluation)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _state_bytes(modules: list[nn.Module], optimiser: str) -> int:
+def _state_bytes(model: TrainableMethod, optimiser: str) -> int:
     """Gradient and momentum beside each trained parameter (AdamW: two moments); the rest once."""
-    trained = _bytes(p for module in modules for p in module.parameters() if p.requires_grad)
-    frozen = _bytes(p for module in modules for p in module.parameters() if not p.requires_grad)
-    buffers = _bytes(b for module in modules for b in module.buffers())
+    trained = _bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
+    frozen = _bytes(parameter for parameter in model.parameters() if not parameter.requires_grad)
+    buffers = _bytes(model.buffers()) - _bytes(model.memory.buffers())
     return trained * (4 if optimiser == "adamw" else 3) + frozen + buffers
 
 
@@ -105,32 +102,25 @@ def _saved_bytes(run: Callable[[], object], known: list[Tensor]) -> int:
     return saved.total
 
 
-def _step_bytes(
-    config: Config,
-    method: Method,
-    benchmark: Benchmark,
-    objective: Objective,
-    networks: Networks,
-    memory: Memory,
-    world: int,
-) -> int:
-    stream = phases(benchmark, method, config.learning.epochs, config.learning.batch_size)
+def _step_bytes(config: Config, benchmark: Benchmark, model: TrainableMethod, world: int) -> int:
+    networks = model.networks
+    stream = phases(benchmark, model.method, config.learning.epochs, config.learning.batch_size)
     task, count = len(stream) - 1, max(phase.batch_sizes[1] for phase in stream)
     shape, micro = benchmark.train.images.shape, config.engine.micro_batch
     rows = {X: -(-count // world)}
-    if objective.reads_memory(task):
-        rows[Y] = -(-int(count * method.replay) // world)
-    drawn = Drawn(memory, torch.zeros(rows.get(Y, 0), dtype=torch.int64), config.seed, task, 0)
-    made = objective.make({name: torch.zeros(2, number, *shape) for name, number in rows.items()}, drawn)
-    known = [*networks.parameters(), *objective.parameters(), *networks.buffers(), *objective.buffers()]
+    if replayed := model.replayed(task, count):
+        rows[Y] = -(-replayed // world)
+    context = StepContext(model.memory, torch.zeros(rows.get(Y, 0), dtype=torch.int64), config.seed, task, 0)
+    made = model.make({name: torch.zeros(2, number, *shape) for name, number in rows.items()}, context)
+    known = [*model.parameters(), *model.buffers()]
 
     def step() -> tuple[Tensor, dict[str, Tensor]]:
         as_is = lambda: torch.autocast("cpu", enabled=False)  # noqa: E731
-        rep = Representations(networks, made, encode=objective.inputs(task), micro_batch=micro, autocast=as_is)
-        return objective(rep, drawn)
+        rep = Representations(networks, made, encode=model.inputs(task), micro_batch=micro, autocast=as_is)
+        return model(rep, context)
 
     kept = _saved_bytes(step, known)
-    piece = sum(2 * made[name].shape[1] for name in objective.inputs(task))
+    piece = sum(2 * made[name].shape[1] for name in model.inputs(task))
     if micro is not None and micro < piece:
         # Only inputs are kept; the backward pass computes one piece after the other again.
         images = torch.zeros(micro, *shape)

@@ -157,7 +157,7 @@ class Run:
                     self._advance("end")
                 if self.position.stage == "end":
                     with self.interrupt.at_once():
-                        self.engine.objective.end_task(self.engine.world(phase, phase.steps))
+                        self.engine.model.end_task(self.engine.task_context(phase, phase.steps))
                     self._advance("evaluate")
                 self._save_task(phase.task)
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
@@ -178,7 +178,7 @@ class Run:
 
     def _train(self, phase: Phase) -> None:
         if self.position.step == 0:
-            self.engine.objective.begin_task(self.engine.world(phase, 0))
+            self.engine.model.begin_task(self.engine.task_context(phase, 0))
         if self.position.stage == "curve":
             self._evaluate_between_steps(phase)
         self.meter.resume()
@@ -186,7 +186,7 @@ class Run:
         for step in range(self.position.step, phase.steps):
             self.meter.add(self.engine.step(phase, step))
             self.position.step = done = step + 1
-            self.engine.objective.after_step(self.engine.world(phase, done))
+            self.engine.model.after_step(self.engine.task_context(phase, done))
             if done % self.config.engine.log_every == 0 or done == phase.steps:
                 self._log(phase)
             if self.tracker.due(phase, done):

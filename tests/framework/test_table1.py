@@ -12,12 +12,12 @@ import torch
 from osiris.cli import main
 from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
-from osiris.framework.cost import measure_cost, total_cost
-from osiris.framework.facts import Facts, all_facts, measure_ticks
+from osiris.framework.cost import encoder_work, estimate, measure_cost, throughput, total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method, past
 from osiris.framework.representations import Networks, Passes, Representations
-from osiris.framework.storage import measure_storage
-from osiris.framework.terms import Drawn, Term, X, Y
+from osiris.framework.storage import Storage, measure_storage
+from osiris.framework.table1 import Facts, all_facts, measure_ticks
+from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.tracing import Path, Scene, trace
 from osiris.models import EncoderConfig, ProjectorConfig
 from osiris.report.framework_tables import cost_table
@@ -82,7 +82,7 @@ def test_costs_are_those_of_a_training_step(name: str) -> None:
     """Images through each encoder in a step of the engine, counted by hooks on the modules themselves."""
     engine, stretch = tiny_engine(name, batch_size=8)
     train(engine, stretch[:1])
-    engine.objective.begin_task(engine.world(stretch[1], 0))
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
     forward, backward = [], []
 
     def count(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
@@ -91,7 +91,7 @@ def test_costs_are_those_of_a_training_step(name: str) -> None:
             output.register_hook(lambda gradient: backward.append(len(gradient)))
 
     encoders = [engine.networks.encoder, *engine.networks.past.values()]
-    for _, term, _ in engine.objective.later:
+    for _, term, _ in engine.model.later:
         encoders += [
             module for key, module in term.named_children() if key in ("expert", "expert_past", "encoder_past")
         ]
@@ -136,6 +136,25 @@ def test_storage_by_arithmetic(rows: dict[str, Facts]) -> None:
     assert stored["er"] == PIXELS + 500 * 24, "one byte per channel, and 24 per slot"
     assert stored["osiris-d"] == PIXELS + 500 * 24 + 4 * (HEAD + ENCODER)
     assert stored["der"] == PIXELS + 500 * 24 + 4 * 500 * 128
+
+
+def test_storage_of_ablations_in_words() -> None:
+    def of(name: str) -> Storage:
+        return measure_storage(find_method(name), RESNET, PROJECTOR, 500, (3, 32, 32))
+
+    assert of("osiris-d/no-past").parameters == {"h": HEAD}
+    assert of("osiris-d/no-cross").slots == 0, "without L_cross nothing reads the memory"
+    assert "h" not in of("osiris-d/shared-space").parameters
+    assert of("ft").described == "nothing" and "500 images" in of("osiris-d").described
+
+
+def test_work_of_a_run_and_speed() -> None:
+    """The first task costs as much as ft: 6 forward passes of an image; osiris-d then has 3.5 + 2 * 3.5 + 2."""
+    assert encoder_work(find_method("osiris-d"), [100, 100, 100], epochs=2) == 200 * 6 + 400 * (3.5 * 3 + 2)
+    assert encoder_work(find_method("offline"), [100, 100, 100], 2) == 600 * 6
+    run = estimate(work=7200.0, flops_per_view=1e6, forwards_per_second=2.0)
+    assert run.flops == 7.2e9 and run.hours == 1.0 and estimate(1.0, 1.0, None).hours is None
+    assert throughput([5.0, 100.0, 102.0]) == 100.0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,7 +221,7 @@ class Unusual(Term):
         self.heads = torch.nn.ModuleDict({"first": torch.nn.Linear(features, 4, bias=False)})
         self.nothing = torch.nn.Identity()
 
-    def loss(self, rep: Representations, drawn: Drawn, tau: float) -> torch.Tensor:
+    def loss(self, rep: Representations, context: StepContext) -> torch.Tensor:
         kept = losses.match(rep(Y, head=())[0], rep(Y, head=(), encoder="past")[0])
         first, second = rep(X, head=self.heads["first"])
         return self.get_buffer("level") * kept + losses.match(first, second)

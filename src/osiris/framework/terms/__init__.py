@@ -1,0 +1,26 @@
+"""The terms that methods are made of (Sec. 3.2 and 3.3)."""
+
+from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
+from osiris.framework.terms.contrast import Contrast, Cross, Mixed, Negatives
+from osiris.framework.terms.distil import Distil, Match, Predict
+from osiris.framework.terms.elastic import Elastic
+from osiris.framework.terms.expert import Expert, Snapshot
+
+__all__ = [
+    "Contrast",
+    "Cross",
+    "Distil",
+    "Elastic",
+    "Expert",
+    "Match",
+    "Mixed",
+    "Negatives",
+    "Predict",
+    "Snapshot",
+    "Space",
+    "StepContext",
+    "TaskContext",
+    "Term",
+    "X",
+    "Y",
+]

@@ -1,0 +1,130 @@
+"""What every term has in common, and what it is told about a task and about a step.
+
+A term declares the inputs that the live encoder must see (`inputs`), may make an input of its own (`make`), and turns
+shared embeddings into a scalar (`loss`). Its options are dataclass fields, so a term is written in the zoo, on the
+command line and in `config.json` in the same way. Its state consists of buffers and submodules that `attach` creates
+before training starts, so checkpoints contain it. The training loop calls `begin_task`, `after_step` and `end_task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from osiris.framework.representations import Networks, Representations
+from osiris.memory import Memory
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
+
+X, Y = "X", "Y"
+"""The batch of the current task, and the batch drawn from the memory."""
+
+Space = Literal["g", "h"]
+
+
+@dataclass
+class TaskContext:
+    """What a term may know when a task begins, after each of its steps and when it ends."""
+
+    networks: Networks
+    optimiser: torch.optim.Optimizer
+    seed: int
+    task: int
+    task_count: int
+    steps: int
+    """Steps of this task."""
+    step: int = 0
+    """Steps completed in this task."""
+    learning_rate: float = 0.03
+    momentum: float = 0.9
+    tau: float = 0.1
+    weight: float = 1.0
+    """The weight of the term that is called."""
+    batches: Callable[[str], Iterator[Representations]] | None = None
+    """One pass over the data of the task in full batches, with a random stream for the given purpose."""
+
+
+@dataclass
+class StepContext:
+    """What a term may know of one step besides the embeddings."""
+
+    memory: Memory | None
+    slots: Tensor | None
+    """The slots of Y in the memory."""
+    seed: int
+    task: int
+    step: int
+    tau: float = 0.1
+
+
+@dataclass(eq=False)
+class Term(nn.Module):
+    """One summand of L_current, L_cross or L_past."""
+
+    kind: ClassVar[str] = ""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """The frozen networks it uses: past.encoder, past.g."""
+    stores: ClassVar[str] = ""
+    """What it stores besides f and g, in words."""
+    symbols: ClassVar[Mapping[str, str]] = {}
+    """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def formula(self) -> str:
+        """The formula in tables, pictures and method pages (notation: docs/methods/README.md)."""
+        return self.kind
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that the live encoder must see."""
+        return (X,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The batches that must be drawn for it (X, Y)."""
+        return self.inputs
+
+    @property
+    def spaces(self) -> frozenset[str]:
+        """The heads it uses."""
+        return frozenset({getattr(self, "space", "g")})
+
+    @property
+    def memory_fields(self) -> dict[str, str]:
+        """What it stores with each memory image: field -> head of the embedding (of view 1)."""
+        return {}
+
+    def default_weight(self, task_count: int) -> float:
+        """Its weight where a method does not set one."""
+        return 1.0
+
+    def check(self, method: Method) -> None:
+        """Raise a UserError if it cannot work in this method."""
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        """Create its state."""
+
+    def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
+        """Inputs of its own, made of X and Y, with as many rows as X."""
+        return {}
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define loss")
+
+    def begin_task(self, context: TaskContext) -> None: ...
+
+    def after_step(self, context: TaskContext) -> None: ...
+
+    def end_task(self, context: TaskContext) -> None: ...

@@ -1,0 +1,130 @@
+"""Terms that contrast images of the present and of the memory: L_current, L_cross, L_past-R (Sec. 3.2), ER+, LUMP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.framework import losses
+from osiris.framework.representations import Representations
+from osiris.framework.terms.base import Space, StepContext, Term, X, Y
+from osiris.randomness import derive_seed
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
+
+
+@dataclass(eq=False)
+class Contrast(Term):
+    r"""L_current = L^SSL(X; f, g) and L_past-R = L^SSL(Y; f, h): Eq. 1 within one batch, in one space.
+
+    batch="X+Y" is the loss on the union, L^ER++ = L^SSL(X u Y; f, g).
+    """
+
+    kind: ClassVar[str] = "contrast"
+    batch: Literal["X", "Y", "X+Y"] = "X"
+    space: Space = "g"
+
+    @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}({self.batch.replace('+', ' ∪ ')})"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.batch.split("+"))
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        z = torch.cat([rep(name, head=self.space) for name in self.inputs], dim=1)
+        return losses.contrast(z, context.tau)
+
+
+@dataclass(eq=False)
+class Negatives(Term):
+    r"""L^ER+ = L^SSL(X, X u Y; g o f, g o f): the memory adds negatives to the loss of the current task."""
+
+    kind: ClassVar[str] = "negatives"
+    space: Space = "g"
+
+    @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}(X; negatives X ∪ Y)"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (X, Y)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        return losses.contrast_with_negatives(rep(X, head=self.space), rep(Y, head=self.space), context.tau)
+
+
+@dataclass(eq=False)
+class Cross(Term):
+    r"""L_cross = 1/2 [L^SSL(X, Y; h o f, h o f) + L^SSL(Y, X; h o f, h o f)] (Sec. 3.2.3, consolidation)."""
+
+    kind: ClassVar[str] = "cross"
+    space: Space = "h"
+
+    @property
+    def formula(self) -> str:
+        return f"½ [CROSS_{self.space}(X → Y) + CROSS_{self.space}(Y → X)]"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (X, Y)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        x, y = rep(X, head=self.space), rep(Y, head=self.space)
+        return (losses.cross(x, y, context.tau) + losses.cross(y, x, context.tau)) / 2
+
+
+@dataclass(eq=False)
+class Mixed(Term):
+    r"""L^LUMP = L^SSL(nu X + (1 - nu) Y; f, g): mixing creates an input, it is not a loss.
+
+    One nu ~ Beta(alpha, alpha) per batch, the same for both views, after augmentation and normalisation.
+    """
+
+    kind: ClassVar[str] = "mixed"
+    alpha: float = 0.4
+    space: Space = "g"
+
+    @property
+    def formula(self) -> str:
+        return f"NTX_{self.space}(ν X + (1 − ν) Y), ν ~ Beta({self.alpha:g}, {self.alpha:g})"
+
+    @property
+    def mixture(self) -> str:
+        """Named by alpha, so that two mixtures in one method are two inputs."""
+        return f"mix({self.alpha:g})"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.mixture,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (X, Y)
+
+    def check(self, method: Method) -> None:
+        if method.replay != 1:
+            raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
+        if not 0 < self.alpha < float("inf"):
+            raise UserError(f"mixed(alpha={self.alpha}): alpha must be above 0, for example mixed(alpha=0.4).")
+
+    def nu(self, context: StepContext) -> float:
+        """Keyed by the step; torch's Beta would use the global generator."""
+        seed = derive_seed(context.seed, "mix", context.task, context.step)
+        return float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
+
+    def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
+        nu = self.nu(context)
+        return {self.mixture: nu * views[X] + (1 - nu) * views[Y]}
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        return losses.contrast(rep(self.mixture, head=self.space), context.tau)

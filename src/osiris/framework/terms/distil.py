@@ -1,0 +1,112 @@
+"""Terms that compare the model with its past: the checkpoint of osiris-d and CaSSLe, the stored embeddings of DER."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.framework import losses
+from osiris.framework.representations import Networks, Representations
+from osiris.framework.terms.base import Space, StepContext, Term, X, Y
+from osiris.models import predictor
+from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
+
+
+@dataclass(eq=False)
+class Distil(Term):
+    r"""L_past-D = 1/2 [L^SSL(X, X; h o f*, h o f) + L^SSL(X, X; h o f, h o f*)] (Sec. 3.2.2).
+
+    The frozen encoder with the *live* h: no gradient into f*, gradient into h from both sides.
+    """
+
+    kind: ClassVar[str] = "distil"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
+    stores: ClassVar[str] = "f*"
+    space: Space = "h"
+    positive: Literal["same", "other"] = "same"
+    """The positive is the same view of the image, or the other view (as Eq. 2 is written)."""
+
+    @property
+    def formula(self) -> str:
+        now, past = f"{self.space} f(X)", f"{self.space} f*(X)"
+        return f"½ [DISTIL({now} → {past}) + DISTIL({past} → {now})]"
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        now, past = rep(X, head=self.space), rep(X, head=self.space, encoder="past")
+        rows = losses.distil(now, past, context.tau, self.positive)
+        columns = losses.distil(past, now, context.tau, self.positive)
+        return (rows + columns) / 2
+
+
+@dataclass(eq=False)
+class Predict(Term):
+    r"""CaSSLe: L^SSL(X, X; h o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
+
+    One direction, as the paper writes it. The predictor is fresh at task 2 and trained from then on.
+    """
+
+    kind: ClassVar[str] = "predict"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
+    stores: ClassVar[str] = "f*, g*"
+    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
+    positive: Literal["same", "other"] = "same"
+    symmetric: bool = False
+    """Also contrast targets against predictions."""
+    keep_other: bool = False
+    """Keep the other view of the image in the denominator, as the original code does."""
+    batch_norm: bool = False
+    """BatchNorm in the predictor."""
+
+    @property
+    def formula(self) -> str:
+        forth, back = "DISTIL(p g f(X) → g* f*(X))", "DISTIL(g* f*(X) → p g f(X))"
+        return f"½ [{forth} + {back}]" if self.symmetric else forth
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        config = networks.projector_config
+        with scoped(seed, "init.predictor"):
+            self.predictor = predictor(config.projector_output, config.projector_hidden, self.batch_norm)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        prediction, target = rep(X, head=("g", self.predictor)), rep(X, head="past.g", encoder="past")
+        value = losses.distil(prediction, target, context.tau, self.positive, self.keep_other)
+        if self.symmetric:
+            value = (value + losses.distil(target, prediction, context.tau, self.positive, self.keep_other)) / 2
+        return value
+
+
+@dataclass(eq=False)
+class Match(Term):
+    r"""DER: 1/|Y| sum ||g(f(y)) - z||^2 on normalised vectors; z was stored when y entered the memory."""
+
+    kind: ClassVar[str] = "match"
+    stores: ClassVar[str] = "embeddings"
+    space: Space = "g"
+
+    @property
+    def formula(self) -> str:
+        return f"mean ‖{self.space} f(Y) − stored z‖²"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (Y,)
+
+    @property
+    def memory_fields(self) -> dict[str, str]:
+        return {"embedding" if self.space == "g" else f"embedding_{self.space}": self.space}
+
+    def check(self, method: Method) -> None:
+        if self.space == "h" and method.second_space == "fresh":
+            raise UserError("match:h needs --second-space copy: embeddings stored in task 1 are those of g.")
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        assert context.memory is not None and context.slots is not None
+        z, (field,) = rep(Y, head=self.space), self.memory_fields
+        return losses.match(z, context.memory.field(field, context.slots).to(z.dtype))

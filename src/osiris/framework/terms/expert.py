@@ -1,0 +1,119 @@
+"""POCON: an expert learns the current task freely, and f follows snapshots of the expert and of itself (Sec. 3.3)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.framework import losses
+from osiris.framework.representations import Frozen, Networks, Representations, copy_state
+from osiris.framework.terms.base import StepContext, TaskContext, Term, X
+from osiris.models import adapter
+from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
+
+
+@dataclass(eq=False)
+class _Snapshots(Term):
+    """The common part of the two terms of POCON: a snapshot every `interval` steps and at the end of each task."""
+
+    interval: int | None = None
+    """Steps between snapshots (the paper's ds: 2000 on CIFAR-100, 4000 on Tiny-ImageNet); None: a quarter of a task."""
+
+    @property
+    def spaces(self) -> frozenset[str]:
+        return frozenset()
+
+    def check(self, method: Method) -> None:
+        if self.interval is not None and self.interval < 1:
+            raise UserError(f"{self.kind}(interval={self.interval}): interval is a number of steps, 1 or more.")
+
+    def snapshot(self, context: TaskContext) -> None:
+        raise NotImplementedError
+
+    def due(self, context: TaskContext) -> bool:
+        """Quarters are rounded, so that the last one ends with the task."""
+        if context.task == 0:
+            return False
+        if self.interval is not None:
+            return context.step % self.interval == 0
+        return 4 * context.step // context.steps != 4 * (context.step - 1) // context.steps
+
+    def after_step(self, context: TaskContext) -> None:
+        if self.due(context):
+            self.snapshot(context)
+
+    def end_task(self, context: TaskContext) -> None:
+        """Not twice at one step: a second snapshot would replace that of the expert by f itself."""
+        if not self.due(context):
+            self.snapshot(context)
+
+
+@dataclass(eq=False)
+class Expert(_Snapshots):
+    r"""Plasticity: an expert phi is trained by L^SSL on X alone, and f follows its snapshot.
+
+    L^SSL(X; phi, its projector) + ||m(f(v)) - phi_bar(v)||^2 on normalised encoder outputs. At each snapshot
+    phi_bar <- phi, phi <- f, and phi's momentum is zeroed. At the end of task 1: phi, phi_bar <- f, projector <- g.
+    """
+
+    kind: ClassVar[str] = "expert"
+    stores: ClassVar[str] = "expert"
+    symbols: ClassVar[Mapping[str, str]] = {"expert": "φ", "projector": "q", "expert_past": "φ*", "adapter": "m"}
+
+    @property
+    def formula(self) -> str:
+        return "NTX(q φ(X)) + mean ‖m f(X) − φ*(X)‖²"
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        self.expert = copy.deepcopy(networks.encoder)
+        self.projector = copy.deepcopy(networks.heads["g"])
+        self.expert_past = Frozen(networks.encoder)
+        with scoped(seed, "init.adapter.expert"):
+            self.adapter = adapter(networks.encoder_config.features)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        plasticity = losses.contrast(rep(X, head=self.projector, encoder=self.expert), context.tau)
+        return plasticity + losses.match(rep(X, head=self.adapter), rep(X, head=(), encoder=self.expert_past))
+
+    def snapshot(self, context: TaskContext) -> None:
+        if context.task == 0:
+            copy_state(context.networks.heads["g"], self.projector)
+            copy_state(context.networks.encoder, self.expert)
+        self.expert_past.update(self.expert)
+        copy_state(context.networks.encoder, self.expert)
+        for parameter in self.expert.parameters():
+            for value in context.optimiser.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value.zero_()
+
+
+@dataclass(eq=False)
+class Snapshot(_Snapshots):
+    r"""Stability: ||n(f(v)) - f_bar(v)||^2 on normalised encoder outputs, f_bar a recent snapshot of f."""
+
+    kind: ClassVar[str] = "snapshot"
+    stores: ClassVar[str] = "f*"
+    symbols: ClassVar[Mapping[str, str]] = {"encoder_past": "f*", "adapter": "n"}
+
+    @property
+    def formula(self) -> str:
+        return "mean ‖n f(X) − f*(X)‖²"
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        self.encoder_past = Frozen(networks.encoder)
+        with scoped(seed, "init.adapter.past"):
+            self.adapter = adapter(networks.encoder_config.features)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        return losses.match(rep(X, head=self.adapter), rep(X, head=(), encoder=self.encoder_past))
+
+    def snapshot(self, context: TaskContext) -> None:
+        self.encoder_past.update(context.networks.encoder)

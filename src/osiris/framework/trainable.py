@@ -1,0 +1,92 @@
+"""A method ready for training: networks, terms with their state, memory, and the scalar loss of a step.
+
+L = L_current(X) + lambda_1 L_cross(X, Y) + lambda_2 L_past(X, Y, f*, g*)        (Eq. of the framework, Sec. 3.3)
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from osiris.framework.methods import Method
+from osiris.framework.representations import Networks, Representations, copy_state
+from osiris.framework.terms import Contrast, StepContext, TaskContext, Term, X, Y
+from osiris.memory import Memory
+from osiris.models import EncoderConfig, ProjectorConfig
+
+
+class TrainableMethod(nn.Module):
+    """All state of a method besides the optimiser. In the first task every method is ft, bit for bit."""
+
+    def __init__(
+        self,
+        method: Method,
+        encoder: EncoderConfig,
+        projector: ProjectorConfig,
+        memory_size: int = 500,
+        image_shape: tuple[int, int, int] = (3, 32, 32),
+        task_count: int = 20,
+        seed: int = 0,
+        images: Tensor | None = None,
+    ) -> None:
+        """`images`: see `build_encoder`."""
+        super().__init__()
+        self.method = method
+        self.first: list[tuple[str, Term, float]] = [("current", Contrast(X, space="g"), 1.0)]
+        self.later = [(name, copy.deepcopy(term), weight) for name, term, weight in method.weighted(task_count)]
+        terms = [term for _, term, _ in self.later]
+        needs = frozenset(need for term in terms for need in (*term.needs, *term.spaces))
+        self.networks = Networks(encoder, projector, seed, needs, images)
+        for term in terms:
+            term.attach(self.networks, seed)
+        self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})
+        self.memory_fields = {field: head for term in terms for field, head in term.memory_fields.items()}
+        """Embeddings that are stored with each memory image: field -> head."""
+        self.memory = Memory(memory_size, image_shape, dict.fromkeys(self.memory_fields, projector.projector_output))
+
+    def active(self, task: int) -> list[tuple[str, Term, float]]:
+        """(logged name, term, weight) of the terms of a task."""
+        return self.first if task == 0 else self.later
+
+    def inputs(self, task: int) -> tuple[str, ...]:
+        """The inputs that the live encoder must see: X, then Y, then those that terms make."""
+        names = dict.fromkeys(name for _, term, _ in self.active(task) for name in term.inputs)
+        return tuple(sorted(names, key=lambda name: (name != X, name != Y, name)))
+
+    def replayed(self, task: int, images: int) -> int:
+        """|Y| for |X| images: a fraction of them, rounded down; 0 if no term reads the memory."""
+        reads_memory = any(Y in term.reads for _, term, _ in self.active(task))
+        return int(images * self.method.replay) if reads_memory else 0
+
+    def make(self, views: dict[str, Tensor], context: StepContext) -> dict[str, Tensor]:
+        """The views of all inputs: X, Y, and those that terms make of them."""
+        made = dict(views)
+        for _, term, _ in self.active(context.task):
+            made.update(term.make(views, context))
+        return made
+
+    def forward(self, rep: Representations, context: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
+        """(L, every term by its logged name, without its weight)."""
+        values = {name: term.loss(rep, context) for name, term, _ in self.active(context.task)}
+        total = torch.stack([weight * values[name] for name, _, weight in self.active(context.task)]).sum()
+        return total, values
+
+    def begin_task(self, context: TaskContext) -> None:
+        if context.task == 1 and self.method.second_space == "copy" and "h" in self.networks.heads:
+            copy_state(self.networks.heads["g"], self.networks.heads["h"])
+        self._call("begin_task", context)
+
+    def after_step(self, context: TaskContext) -> None:
+        self._call("after_step", context)
+
+    def end_task(self, context: TaskContext) -> None:
+        """Terms first (Fisher, snapshots), then f* <- f and g* <- g."""
+        self._call("end_task", context)
+        self.networks.end_task()
+
+    def _call(self, event: str, context: TaskContext) -> None:
+        for _, term, weight in self.later:
+            getattr(term, event)(replace(context, weight=weight))
