@@ -5,7 +5,7 @@
 Steps: the second task of tinyworld with the fast preset on one thread, CPU time, methods taking turns, so that another
 load on the machine matters little and to all alike; beside it the encoder work counted by running one step.
 Micro-batch: a step of osiris-d with an encoder of width 32 and a batch of 256 + 192 images, each in a process of its
-own, whose peak memory is read; and the estimates of that run and of the paper's, which compute shapes alone.
+own, whose peak memory is read; and the estimates of that run and of the paper's, from steps with a few images.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from osiris.models import EncoderConfig
 from osiris.training.config import Config
 from osiris.training.engine import Engine
 from osiris.training.estimate import estimate_memory
-from osiris.training.plan import Phase, phases
 from osiris.training.presets import fast, paper
+from osiris.training.schedule import Phase, phases
 
 PIECES = (None, 128, 64, 32)
 
@@ -94,7 +94,10 @@ def micro_batch() -> None:
             sys.exit(done.stderr)
         measured, sizes = json.loads(done.stdout.splitlines()[-1]), []
         for config in (large(pieces), replace(paper("tinyworld"), engine=large(pieces).engine)):
-            sizes.append(estimate_memory(config, find_method("osiris-d"), load_benchmark(config.data)).total / 2**20)
+            method, benchmark, learning = find_method("osiris-d"), load_benchmark(config.data), config.learning
+            plan = phases(benchmark, method, learning.epochs, learning.batch_size)
+            engine = Engine(config, method, benchmark, torch.device("cpu"))
+            sizes.append(estimate_memory(engine, plan, pieces).total / 2**20)
         print(f"{pieces!s:14}{measured['seconds']:8.1f}{measured['megabytes']:10.0f}{sizes[0]:10.0f}{sizes[1]:17.0f}")
 
 

@@ -15,7 +15,7 @@ from osiris.framework.terms import StepContext
 from osiris.models import EncoderConfig, build_encoder
 from osiris.randomness import derive_seed, generator, scoped
 from osiris.training.engine import Engine
-from osiris.training.plan import batch_indices
+from osiris.training.schedule import batch_indices
 from tiny import ENCODER, HEADS, tiny_engine, train
 
 keys = st.tuples(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from osiris.errors import UserError, unknown
+from osiris.errors import Diverged, Stopped, UserError, unknown
 
 COMMANDS: dict[str, str] = {
     "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
@@ -53,9 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"osiris {osiris.__version__}")
         return 0
     try:
-        return dispatch(argv[0], argv[1:])
-    except UserError as error:
-        return _fail(str(error), 2)
+        with stoppable():
+            return dispatch(argv[0], argv[1:])
+    except (UserError, Stopped, Diverged) as error:
+        return _fail(str(error), error.exit_code)
     except SystemExit as finished:  # the parser has said what is wrong, or has printed the help
         return finished.code if isinstance(finished.code, int) else 0
     except KeyboardInterrupt:
@@ -64,9 +67,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _fail(f"the disk is full ({error.filename or 'writing'}); what was saved before is intact.", 2)
-        raise
+        if error.errno is None or error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}. Choose another path, or change its permissions.", 2)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end any command in an orderly way, from its first moment; training has handlers of its own."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped("stopped. Give the same command again to continue.")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {
+        number: signal.signal(number, stop)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def dispatch(name: str, argv: list[str]) -> int:
@@ -90,8 +115,8 @@ def _fail(message: str, code: int) -> int:
 def entry() -> None:
     code = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        # Threads of the process group may still be at work when the interpreter takes itself apart, and then abort the
-        # process, which torchrun would call a failure. All files are closed by now.
+        # Threads of the process group may still run while the interpreter shuts down, and then abort the process, which
+        # torchrun would report as a failure. All files are closed by now.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

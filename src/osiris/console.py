@@ -1,4 +1,4 @@
-"""What the user sees in the terminal: one console, progress for anything that takes seconds, plain lines in a pipe."""
+"""What the user sees in the terminal: notices, warnings, and one progress display for everything."""
 
 from __future__ import annotations
 
@@ -29,43 +29,69 @@ def warn(text: str) -> None:
     messages.print(f"[yellow]warning:[/yellow] {escape(printable(text))}", highlight=False)
 
 
+def duration(seconds: float) -> str:
+    seconds = int(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+class Display:
+    """Named rows with a bar and a text each: live in a terminal, otherwise one plain line every `every` seconds."""
+
+    def __init__(self, every: float = 10.0, transient: bool = False) -> None:
+        self.every, self.live = every, None
+        self.rows: dict[str, object] = {}
+        self.last = time.monotonic()
+        if messages.is_terminal:
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            columns = (
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=28),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[text]}", markup=False),
+            )
+            self.live = Progress(*columns, console=messages, transient=transient)
+            self.live.start()
+
+    def show(self, row: str, fraction: float | None = None, text: str = "", line: bool = False) -> None:
+        """Update a row; it appears with its first update. `line`: without a terminal, print it now in any case."""
+        if self.live is not None:
+            if row not in self.rows:
+                self.rows[row] = self.live.add_task(escape(printable(row)), total=1.0, text="")
+            self.live.update(self.rows[row], completed=fraction, text=printable(text))  # pyright: ignore
+        elif line or (text and time.monotonic() - self.last >= self.every):
+            self.last = time.monotonic()
+            print(printable(f"{row}: {text}"), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+
 class Ticker:
-    """Advances a progress display; `advance(n)` is all a worker needs to know of it."""
+    """Counts finished pieces of work on a display; `advance(n)` is all that a worker needs to call."""
 
-    def advance(self, amount: int = 1) -> None:
-        raise AssertionError("use progress()")
-
-
-class _Bar(Ticker):
-    def __init__(self, bar, task) -> None:
-        self.bar, self.task = bar, task
-
-    def advance(self, amount: int = 1) -> None:
-        self.bar.advance(self.task, amount)
-
-
-class _Lines(Ticker):
-    """Without a terminal: a plain line now and then, none for short work."""
-
-    def __init__(self, description: str, total: int, every: float = 10.0) -> None:
-        self.description, self.total, self.every = description, total, every
-        self.done, self.last = 0, time.monotonic()
+    def __init__(self, display: Display, description: str, total: int) -> None:
+        self.display, self.description, self.total = display, description, total
+        self.done, self.started = 0, time.monotonic()
 
     def advance(self, amount: int = 1) -> None:
         self.done += amount
-        if time.monotonic() - self.last >= self.every:
-            self.last = time.monotonic()
-            print(f"{self.description}: {self.done}/{self.total}", file=sys.stderr, flush=True)
+        elapsed = time.monotonic() - self.started
+        left = elapsed / self.done * (self.total - self.done) if elapsed > 2 and self.done else None
+        text = f"{self.done}/{self.total}" + ("" if left is None else f", {duration(left)} left")
+        self.display.show(self.description, self.done / max(1, self.total), text)
 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Ticker]:
     """`with progress("decoding", n) as ticker: ... ticker.advance()`"""
-    if not messages.is_terminal:
-        yield _Lines(description, total)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=messages, transient=True) as bar:
-        yield _Bar(bar, bar.add_task(description, total=total))
+    display = Display(transient=True)
+    try:
+        yield Ticker(display, description, total)
+    finally:
+        display.close()

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend. The command line prints them as one message and exits with code 2."""
+"""Ends that need no traceback. The command line prints the message and exits with the error's `exit_code`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """Something about the request or the files is wrong; the message says what and what to do."""
+
+    exit_code = 2
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop. Its state is on disk, so the same command continues it."""
+
+    exit_code = 75
+    """EX_TEMPFAIL: a scheduler may requeue."""
+
+
+class Diverged(Exception):
+    """A loss became infinite or undefined."""
+
+    exit_code = 1
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:

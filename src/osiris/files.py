@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -61,3 +62,26 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def file_digest(path: Path) -> str:
+    """Hexadecimal BLAKE2 digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def write_sealed_json(path: Path, value: Any) -> None:
+    """`write_json` with a digest, for files that are trusted later without being computed again."""
+    write_json(path, {"digest": _seal(value), "value": value})
+
+
+def read_sealed_json(path: Path) -> Any:
+    """What `write_sealed_json` wrote; ValueError if the file is damaged or was changed."""
+    record = read_json(path)
+    if not isinstance(record, dict) or "value" not in record or record.get("digest") != _seal(record["value"]):
+        raise ValueError(f"the digest of {path} does not match its content")
+    return record["value"]
+
+
+def _seal(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -213,7 +213,7 @@ def barrier() -> None:
 
 
 class Elsewhere(SystemExit):
-    """Another process failed and speaks for all of them: this one leaves without a word."""
+    """Another process has failed and reports it; this one exits silently with the same code."""
 
 
 def lost(error: RuntimeError) -> bool:
@@ -223,7 +223,7 @@ def lost(error: RuntimeError) -> bool:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Work that must succeed in all processes: where one fails, all leave, so that nobody waits for the dead.
+    """Work that must succeed in all processes: if one fails, all stop, so that none waits for a process that has ended.
 
     The first process that failed raises its error, the others `Elsewhere`. Nothing inside may communicate.
     """
@@ -235,13 +235,14 @@ def together() -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    failed = torch.zeros(world_size(), dtype=torch.int64)
-    failed[rank()] = int(failure is not None)
-    dist.all_reduce(failed, group=_control)
-    if failed.any():
-        if failure is not None and rank() == int(failed.argmax()):
+    codes = torch.zeros(world_size(), dtype=torch.int64)
+    codes[rank()] = 0 if failure is None else getattr(failure, "exit_code", 2)
+    dist.all_reduce(codes, group=_control)
+    if codes.any():
+        first = int(codes.nonzero()[0])
+        if failure is not None and rank() == first:
             raise failure
-        raise Elsewhere(2)
+        raise Elsewhere(int(codes[first]))
 
 
 def in_turn(work: Callable[[], T]) -> T:

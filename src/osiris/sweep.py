@@ -16,7 +16,7 @@ from typing import Any
 
 from osiris.console import messages
 from osiris.errors import UserError
-from osiris.training.loggers import describe, describe_evaluation, duration
+from osiris.training.loggers import describe, describe_evaluation, time_left
 
 
 @dataclass
@@ -154,7 +154,7 @@ class _LiveJobs:
             terms = " ".join(f"{name} {value:.2f}" for name, value in step["terms"].items())
             text = (
                 f"task {step['task']}/{step['tasks']} epoch {step['epoch']}/{step['epochs']}  {terms}  "
-                f"{step['images_per_second']:.0f} images/s  {duration(step['seconds_left'])} left"
+                f"{step['images_per_second']:.0f} images/s  {time_left(step)}"
             )
             self.progress.update(row, completed=step["progress"], text=text)
         else:

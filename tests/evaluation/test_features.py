@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from osiris.augment.views import normalise
-from osiris.console import Ticker
+from osiris.console import Display, Ticker
 from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
@@ -71,15 +71,9 @@ def test_shards_join_to_the_whole(images, world):
 
 
 def test_progress_counts_images(images):
-    class Recording(Ticker):
-        total = 0
-
-        def advance(self, amount: int = 1) -> None:
-            self.total += amount
-
-    ticker = Recording()
+    ticker = Ticker(Display(), "embedding", 23)
     embed(Counting(), images, MEAN, STD, batch_size=7, ticker=ticker)
-    assert ticker.total == 23
+    assert ticker.done == 23
 
 
 def test_no_global_randomness_is_consumed(images):

@@ -35,7 +35,7 @@ from osiris.framework.terms import (
     X,
 )
 from osiris.training.config import Config, from_dict, to_dict
-from osiris.training.plan import batch_indices
+from osiris.training.schedule import batch_indices
 from tiny import tiny_engine, train
 
 

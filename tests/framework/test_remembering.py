@@ -17,7 +17,7 @@ from osiris.framework.terms import Elastic, Expert, Snapshot
 from osiris.framework.terms.elastic import normaliser
 from osiris.randomness import generator
 from osiris.training.engine import Engine
-from osiris.training.plan import Phase, batch_indices
+from osiris.training.schedule import Phase, batch_indices
 from tiny import tiny_benchmark, tiny_engine, train
 
 

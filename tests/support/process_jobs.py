@@ -19,9 +19,9 @@ from osiris.framework.config import MethodConfig
 from osiris.framework.methods import READINGS, ZOO
 from osiris.training import loop
 from osiris.training.engine import Engine
-from osiris.training.evaluating import embed_sharded
 from osiris.training.optimisers import build_optimiser
-from osiris.training.plan import Phase, phases
+from osiris.training.run_evaluation import embed_sharded
+from osiris.training.schedule import Phase, phases
 from osiris.training.tracking import Tracker
 from tiny_runs import benchmark, config, with_learning
 

@@ -20,7 +20,7 @@ from osiris.models import EncoderConfig, ProjectorConfig
 from osiris.randomness import generator
 from osiris.training.config import Config, EngineConfig, LearningConfig
 from osiris.training.engine import Engine, StepResult
-from osiris.training.plan import Phase, phases
+from osiris.training.schedule import Phase, phases
 
 ENCODER = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
 PAPER = [

@@ -97,7 +97,7 @@ def test_a_pickle_with_a_payload_is_refused(plain: bool, tmp_path: Path) -> None
         path.write_bytes(pickle.dumps(record, protocol=2))
     else:
         torch.save(record, path)
-    with pytest.raises(UserError, match="damaged or no osiris checkpoint"):
+    with pytest.raises(UserError, match="damaged or not an osiris checkpoint"):
         checkpoint.read_state(path)
     assert not trace.exists()
 
@@ -120,7 +120,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(
     checkpoint.save_state(tmp_path, state(0))
     checkpoint.save_state(tmp_path, state(1))
     monkeypatch.setattr(torch, "save", full(how))
-    with pytest.raises(checkpoint.DiskFull, match="the disk is full"):
+    with pytest.raises(checkpoint.CannotWrite, match="the disk is full"):
         checkpoint.save_state(tmp_path, state(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.pt", "previous.pt"]
     assert same(checkpoint.load_state(tmp_path), state(1))
@@ -132,15 +132,32 @@ def test_a_full_disk_met_by_safetensors(tmp_path: Path, monkeypatch: pytest.Monk
 
     checkpoint.save_tensors(tmp_path / "task.safetensors", {"a": torch.ones(2)})
     monkeypatch.setattr(checkpoint, "save_file", fail)
-    with pytest.raises(checkpoint.DiskFull):
+    with pytest.raises(checkpoint.CannotWrite):
         checkpoint.save_tensors(tmp_path / "task.safetensors", {"a": torch.zeros(2)})
     assert checkpoint.load_tensors(tmp_path / "task.safetensors")[0]["a"].tolist() == [1, 1]
 
 
-def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
-    for error in (RuntimeError("something else"), PermissionError(errno.EACCES, "no")):
-        with pytest.raises(type(error)), checkpoint.room_on_disk(tmp_path):
+def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    for number in (errno.EROFS, errno.EIO, errno.ENOENT):
+        with pytest.raises(checkpoint.CannotWrite) as told, checkpoint.writing(tmp_path):
+            raise OSError(number, os.strerror(number), "/cache/baselines")
+        assert str(told.value).startswith(f"/cache/baselines: {os.strerror(number)}. No checkpoint was saved yet")
+    checkpoint.save_state(tmp_path, state(0))
+    with pytest.raises(checkpoint.CannotWrite, match="The last checkpoint is intact"), checkpoint.writing(tmp_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    for error in (RuntimeError("something else"), BrokenPipeError(errno.EPIPE, "no"), ConnectionError("hub")):
+        with pytest.raises(type(error)), checkpoint.writing(tmp_path):
             raise error
+
+
+def test_formats(tmp_path: Path) -> None:
+    """A newer or unknown format is refused."""
+    path = tmp_path / "latest.pt"
+    texts = {checkpoint.FORMAT + 1: "newer version of osiris", 1: "before the first release", "2": "not an osiris"}
+    for written, text in texts.items():
+        torch.save({"format": written, "digest": checkpoint.digest(state(0)), "state": state(0)}, path)
+        with pytest.raises(UserError, match=text):
+            checkpoint.read_state(path)
 
 
 def test_tensors_come_back_with_their_description(tmp_path: Path) -> None:

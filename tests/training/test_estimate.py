@@ -15,21 +15,23 @@ from osiris.framework.config import MethodConfig
 from osiris.models import EncoderConfig, build_encoder
 from osiris.training import estimate, loop
 from osiris.training.config import Config
-from osiris.training.estimate import (
-    Estimate,
-    available_memory,
-    bound_memory,
-    check_memory,
-    encoder_flops,
-    estimate_memory,
-)
+from osiris.training.devices import available_memory
+from osiris.training.engine import Engine
+from osiris.training.estimate import MemoryEstimate, check_memory, encoder_flops, estimate_memory
+from osiris.training.schedule import Phase, phases
 from tiny_runs import benchmark, config, with_learning
 
 CPU = torch.device("cpu")
 
 
-def of(settings: Config) -> Estimate:
-    return estimate_memory(settings, resolve(settings.method), benchmark())
+def built(settings: Config) -> tuple[Engine, list[Phase]]:
+    method, data = resolve(settings.method), benchmark()
+    plan = phases(data, method, settings.learning.epochs, settings.learning.batch_size)
+    return Engine(settings, method, data, CPU), plan
+
+
+def of(settings: Config) -> MemoryEstimate:
+    return estimate_memory(*built(settings), settings.engine.micro_batch)
 
 
 def wide(method: str = "ft", width: int = 16, micro_batch: int | None = None) -> Config:
@@ -43,7 +45,6 @@ def test_the_estimate_is_what_autograd_keeps(method: str) -> None:
     import process_jobs
 
     engine, stretch = process_jobs.build(MethodConfig(method))
-    settings = engine.config
     stored: dict[int, int] = {}
     kept: list[torch.Tensor] = []
     known = {value.untyped_storage().data_ptr() for value in engine.model.parameters()}
@@ -62,7 +63,7 @@ def test_the_estimate_is_what_autograd_keeps(method: str) -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         engine.step(stretch[1], 1)  # the batch of fifteen
     measured = sum(stored.values())
-    predicted = estimate_memory(replace(settings, method=MethodConfig(method)), engine.method, engine.benchmark)
+    predicted = estimate_memory(engine, stretch)
     assert measured < predicted.activations < 2 * measured + 200_000
 
 
@@ -78,29 +79,20 @@ def test_more_of_anything_needs_more() -> None:
     assert of(adam).networks > base.networks
 
 
-@pytest.mark.parametrize("method", ["ft", "osiris-d", "pocon"])
-def test_the_bound_is_above_the_estimate(method: str) -> None:
-    for width in (4, 32):
-        for norm in ("gn", "bn"):
-            settings = wide(method, width)
-            settings = replace(settings, encoder=replace(settings.encoder, norm=norm))  # pyright: ignore
-            assert bound_memory(settings, resolve(settings.method), benchmark()) > of(settings).total
-
-
 def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = with_learning(wide("osiris-d", width=64), batch_size=28, memory_size=28)
     need = of(settings)
-    check_memory(settings, resolve(settings.method), benchmark(), CPU)
+    check_memory(*built(settings))
     monkeypatch.setattr(estimate, "available_memory", lambda device: need.total - 2**20)
     with pytest.raises(UserError, match=r"needs about .* GB .* free\. Use --micro-batch 64"):
-        check_memory(settings, resolve(settings.method), benchmark(), CPU)
+        check_memory(*built(settings))
     batch_norm = replace(settings, encoder=replace(settings.encoder, norm="bn"))
     monkeypatch.setattr(estimate, "available_memory", lambda device: 2**20)
     with pytest.raises(UserError) as told:
-        check_memory(batch_norm, resolve(settings.method), benchmark(), CPU)
+        check_memory(*built(batch_norm))
     assert "--micro-batch" not in str(told.value) and "--batch-size" in str(told.value)
     monkeypatch.setattr(estimate, "available_memory", lambda device: None)
-    check_memory(settings, resolve(settings.method), benchmark(), CPU)
+    check_memory(*built(settings))
 
 
 def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from osiris.errors import Diverged
 from osiris.files import read_json
 from osiris.framework.config import MethodConfig
 from osiris.framework.terms import Contrast, Cross, Term
 from osiris.training import loop
 from osiris.training.engine import Engine
-from osiris.training.meter import Diverged
 from osiris.training.optimisers import build_optimiser
-from osiris.training.plan import batch_indices
+from osiris.training.schedule import batch_indices
 from process_jobs import build
 from tiny_runs import benchmark, config, last_state, log
 
@@ -86,6 +86,20 @@ def test_an_encoder_that_overflows_spoils_neither_statistics_nor_memory() -> Non
     assert all(torch.equal(kept[key], after[key]) for key in kept)
     assert bool(torch.isfinite(engine.memory.get_buffer("field_embedding")).all())
     assert bool(engine.step(phase, 2).finite)
+
+
+def test_embeddings_too_large_to_normalise_are_a_bad_step() -> None:
+    engine, (phase, *_) = build(MethodConfig("ft"))
+    before = everything(engine)
+
+    def enlarge(_: object, inputs: object, output: Tensor) -> Tensor:
+        return output * 1e25
+
+    hook = engine.networks.heads["g"].register_forward_hook(enlarge)
+    assert not bool(engine.step(phase, 0).finite)
+    hook.remove()
+    assert all(torch.equal(value, everything(engine)[key]) for key, value in before.items())
+    assert bool(engine.step(phase, 1).finite)
 
 
 def test_half_precision_leaves_bad_steps_out_too(bad_at: BadAt) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from osiris import console
 from osiris.errors import UserError
 from osiris.training import loggers
-from osiris.training.loggers import JsonLines, LiveView, PlainLines, TensorBoard, WeightsAndBiases, scalars
+from osiris.training.loggers import JsonLines, ProgressView, TensorBoard, WeightsAndBiases, scalars
 from tiny_runs import config
 
 
@@ -72,26 +73,28 @@ def test_numbers_that_are_none_never_reach_the_log(tmp_path: Path) -> None:
 
 
 def test_plain_lines_come_every_few_seconds_and_after_every_task(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainLines("osiris-d seed 0", every=1000)
+    view = ProgressView("osiris-d seed 0")
     view.log(step(1))
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "osiris-d seed 0: starting\n"
     view.log(EVALUATION)
     view.log(OVERFITTING)
     assert capsys.readouterr().err == (
         "osiris-d seed 0: after task 2/10: accuracy (class-agnostic) 41.2, task level 60.0\n"
     )
-    view.every = 0
+    view.display.every = 0
     view.log(step(2))
     assert capsys.readouterr().err == (
         "osiris-d seed 0: task 2/10 epoch 3/24 loss 3.500 (current 2.250, cross 1.125) 2100 images/s, 1 h 01 min left\n"
     )
+    view.log(step(3, seconds_left=None))
+    assert "estimating the time left" in capsys.readouterr().err
     view.close()
 
 
 def test_the_live_view_shows_tasks_terms_speed_time_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=200, record=True)
-    monkeypatch.setattr(loggers, "messages", screen)
-    view = LiveView("osiris-d[past=replay+distil] seed 0")
+    monkeypatch.setattr(console, "messages", screen)
+    view = ProgressView("osiris-d[past=replay+distil] seed 0")
     view.log(step(1))
     view.log(EVALUATION)
     view.log(step(2))
@@ -166,4 +169,4 @@ def test_missing_extras_are_named(module: str, extra: str, tmp_path: Path, monke
 def test_quiet_means_quiet(tmp_path: Path) -> None:
     assert loggers.open_views(config(), "ft", tmp_path, quiet=True, start=0) == []
     (view,) = loggers.open_views(config(), "ft", tmp_path, quiet=False, start=0)
-    assert isinstance(view, PlainLines)
+    assert isinstance(view, ProgressView)

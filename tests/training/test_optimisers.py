@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from osiris.framework.config import MethodConfig
 from osiris.training.config import LearningConfig
 from osiris.training.optimisers import build_optimiser, set_learning_rate
-from osiris.training.plan import learning_rate
+from osiris.training.schedule import learning_rate
 from process_jobs import build
 
 STEPS = 6

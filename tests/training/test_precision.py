@@ -11,9 +11,9 @@ import torch
 
 from osiris.errors import UserError
 from osiris.framework.config import MethodConfig
+from osiris.training.devices import prepare_device
 from osiris.training.engine import Engine
 from osiris.training.meter import Meter
-from osiris.training.start import prepare
 from process_jobs import build, state
 from tiny_runs import config
 
@@ -67,8 +67,8 @@ def test_the_gradient_norm_is_logged_without_the_scale() -> None:
 def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="compiler"):
-        prepare(config(compile=True), torch.device("cpu"))
-    prepare(config(), torch.device("cpu"))
+        prepare_device(config(compile=True), torch.device("cpu"))
+    prepare_device(config(), torch.device("cpu"))
 
 
 @pytest.mark.slow

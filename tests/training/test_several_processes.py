@@ -10,7 +10,7 @@ from torch import Tensor
 
 import process_jobs
 from osiris import processes
-from osiris.training.interrupt import STOPPED
+from osiris.errors import Stopped
 from pool import Failed, Pool
 from process_jobs import CASES
 from tiny_runs import log
@@ -109,7 +109,7 @@ def test_a_whole_run_in_two_processes(pool: Pool, tmp_path: Path, monkeypatch: p
     alone = process_jobs.whole_run("osiris-d", tmp_path / "alone")
     with pytest.raises(Failed) as failed:
         pool.run("whole_run", each=({}, {"stop_after": 8}), method="osiris-d", out=tmp_path / "two")
-    assert [error and error[:2] for error in failed.value.errors][1] == ("Elsewhere", str(STOPPED))
+    assert [error and error[:2] for error in failed.value.errors][1] == ("Elsewhere", str(Stopped.exit_code))
     assert failed.value.errors[0] is not None and failed.value.errors[0][0] == "Stopped"
     first, second = pool.run("whole_run", method="osiris-d", out=tmp_path / "two")
     assert second is None and alone is not None

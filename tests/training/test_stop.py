@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fork_server import ForkServer
-from osiris.training.interrupt import STOPPED, Interrupt, Stopped
+from osiris.errors import Stopped
+from osiris.training.interrupt import Interrupt
 from tiny_runs import arguments, assert_same_run
 
 
@@ -41,7 +42,7 @@ def test_a_signal_saves_and_stops_and_the_run_continues(
     wait_for(training(run))
     asked = time.monotonic()
     os.kill(pid, number)
-    assert server.wait(pid) == STOPPED, output.read_text()
+    assert server.wait(pid) == Stopped.exit_code, output.read_text()
     assert time.monotonic() - asked < 20
     assert f"osiris train --resume {run}" in output.read_text()
     assert server.run("command", output, arguments=["train", "--resume", str(run), "--quiet"]) == 0, output.read_text()
@@ -85,7 +86,7 @@ def test_two_processes_cannot_have_one_directory(server: ForkServer, arrays: str
     wait_for(lambda: str(pid) in (run / ".lock").read_text())
     time.sleep(0.5)
     os.kill(pid, signal.SIGTERM)
-    assert server.wait(pid) in (STOPPED, -signal.SIGTERM), (tmp_path / "first").read_text()
+    assert server.wait(pid) in (Stopped.exit_code, -signal.SIGTERM), (tmp_path / "first").read_text()
 
 
 def test_another_run_is_not_touched(

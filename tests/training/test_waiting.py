@@ -15,7 +15,7 @@ from osiris.framework.composition import resolve
 from osiris.training import engine as engine_module
 from osiris.training.engine import Engine
 from osiris.training.optimisers import LARS
-from osiris.training.plan import phases
+from osiris.training.schedule import phases
 from process_jobs import CASES
 from tiny_runs import benchmark, config, with_learning
 

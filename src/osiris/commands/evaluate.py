@@ -104,7 +104,7 @@ def run(args: Args) -> int:
     from osiris.console import console, notice
     from osiris.evaluation.fingerprint import digest, fingerprint
     from osiris.files import require_writable
-    from osiris.training.engine import choose_device
+    from osiris.training.devices import choose_device
 
     check(args)
     if args.out is not None:
@@ -194,7 +194,7 @@ def evaluate_one(
     from osiris.evaluation.features import embed_benchmark
     from osiris.evaluation.health import embed_two_views
     from osiris.evaluation.metrics_file import Scores, read_record
-    from osiris.training.evaluating import write_evaluation
+    from osiris.training.run_evaluation import write_evaluation
 
     path = out / f"{subject.name}.json"
     if path.exists():
@@ -214,8 +214,8 @@ def write_metrics(
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
     from osiris.evaluation.metrics_file import build_metrics, write_record
     from osiris.framework.composition import resolve
-    from osiris.training.evaluating import baseline_of
     from osiris.training.run_directory import read_config
+    from osiris.training.run_evaluation import baseline_of
 
     assert args.target is not None
     config = replace(read_config(args.target), evaluation=args.protocol)
@@ -247,15 +247,15 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
 
     from osiris.commands.show import number
     from osiris.evaluation.metrics_file import mean_present
-    from osiris.training.evaluating import shown
+    from osiris.training.run_evaluation import headline
 
     made = Table(title=f"{benchmark}, percent")
     made.add_column("encoder")
-    columns = list(shown(scores[-1]))
+    columns = list(headline(scores[-1]))
     probes = list(scores[-1].probe)
     for name in [*columns, *(f"linear probe ({name})" for name in probes)]:
         made.add_column(name, justify="right")
     for name, entry in zip(names, scores):
-        cells = [number(shown(entry)[column]) for column in columns]
+        cells = [number(headline(entry)[column]) for column in columns]
         made.add_row(name, *cells, *(number(mean_present(entry.probe[probe].accuracy)) for probe in probes))
     return made

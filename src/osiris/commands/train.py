@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +12,8 @@ from typing import Annotated
 import tyro
 
 from osiris.errors import UserError
-from osiris.files import read_json
 from osiris.framework.config import MethodConfig
-from osiris.training.config import Config, from_dict
+from osiris.training.config import Config
 from osiris.training.presets import preset
 
 
@@ -37,6 +35,8 @@ class Args:
     """The run directory (default: runs/BENCHMARK-METHOD-seedN). The same command again continues it."""
     quiet: bool = False
     """No progress display."""
+    no_lock: bool = False
+    """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
 
 
 def parse(argv: list[str]) -> Args:
@@ -48,16 +48,13 @@ def parse(argv: list[str]) -> Args:
     first.add_argument("--config", type=Path)
     known, rest = first.parse_known_args(argv)
     if known.preset is not None and (known.resume is not None or known.config is not None):
-        raise UserError("--preset cannot be combined with --resume or --config, which bring every setting.")
-    if known.resume is not None:
+        raise UserError("--preset cannot be combined with --resume or --config, which contain every setting.")
+    source: Path | None = known.resume or known.config
+    if source is not None:
         from osiris.training.run_directory import read_config
 
-        base, out = read_config(known.resume), known.resume
-    elif known.config is not None:
-        try:
-            base, out = from_dict(read_json(known.config)["config"]), None
-        except (OSError, KeyError, ValueError) as error:
-            raise UserError(f"cannot read the config {known.config}: {error}") from None
+        base, out = read_config(source), known.resume
+        base.check()
     else:
         known.benchmark = known.benchmark or "tinyworld"
         base, out = preset(known.preset or "paper", known.benchmark), None
@@ -69,7 +66,7 @@ def parse(argv: list[str]) -> Args:
 
 
 def default_out(config: Config) -> Path:
-    """runs/BENCHMARK-METHOD-seedN with what was changed about the method; nothing that a file system would mind."""
+    """runs/BENCHMARK-METHOD-seedN with the changes to the method, in characters that every file system allows."""
     plain = MethodConfig(method=config.method.method, pocon_interval=config.method.pocon_interval)
     changed = [f"{name}-{value}" for name, value in vars(config.method).items() if value != getattr(plain, name)]
     parts = "-".join([config.data.benchmark, config.method.method, *changed])
@@ -77,20 +74,18 @@ def default_out(config: Config) -> Path:
 
 
 def run(args: Args) -> int:
-    from osiris.commands.show import metrics_table
-    from osiris.console import console
-    from osiris.training.loop import STOPPED, Diverged, Stopped, train
+    from osiris.console import console, messages, printable
 
-    out = args.out or default_out(args.config)
-    try:
-        metrics = train(args.config, out, args.quiet)
-    except Stopped as stopped:
-        print(f"osiris: {stopped} Continue with: osiris train --resume {out}", file=sys.stderr)
-        return STOPPED
-    except Diverged as diverged:
-        print(f"osiris: {diverged}", file=sys.stderr)
-        return 1
-    if metrics:
+    config, out = args.config, args.out or default_out(args.config)
+    if not args.quiet:
+        text = f"{config.method.method} on {config.data.benchmark}, preset {config.preset}, seed {config.seed} -> {out}"
+        messages.print(printable(text), markup=False, highlight=False)
+
+    from osiris.commands.show import metrics_table
+    from osiris.training.loop import train
+
+    metrics = train(config, out, args.quiet, not args.no_lock)
+    if metrics is not None:
         console.print(metrics_table([metrics]))
-        console.print(f"run directory: {out}")
+        console.print(f"run directory: {printable(str(out))}", markup=False, highlight=False)
     return 0

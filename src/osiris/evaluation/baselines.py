@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from osiris.console import notice
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import digest, fingerprint
-from osiris.evaluation.metrics_file import Percentages, Record, mean_present, read_record, write_record
+from osiris.evaluation.metrics_file import Percentages, Record, mean_present
+from osiris.files import read_sealed_json, write_sealed_json
 from osiris.models.whitening import principal_components
 from osiris.randomness import generator
 
@@ -86,11 +89,18 @@ def pixel_baselines(
 
 
 def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
+    """From the cache; a damaged or changed file is measured again, and a cache that cannot be written is not needed."""
     if path is not None and path.exists():
-        return read_record(path, Baseline)
+        try:
+            return msgspec.convert(read_sealed_json(path), Baseline)
+        except (OSError, ValueError):
+            notice(f"{path} is damaged; this baseline is measured again.")
     result = compute()
-    if path is not None:
-        write_record(path, result)
+    try:
+        if path is not None:
+            write_sealed_json(path, result.plain())
+    except OSError as error:
+        notice(f"{path} cannot be written ({error.strerror}); the next run measures this baseline again.")
     return result
 
 

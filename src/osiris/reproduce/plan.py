@@ -88,7 +88,7 @@ def forwards_per_second(encoder: EncoderConfig, side: int, threads: int) -> floa
     import torch
 
     from osiris.models import build_encoder
-    from osiris.training.engine import choose_device
+    from osiris.training.devices import choose_device
 
     device = choose_device("auto")
     before = torch.get_num_threads()

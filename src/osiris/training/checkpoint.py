@@ -1,4 +1,4 @@
-"""Whole state to the disk and back to the same bits. Nothing is unpickled: `weights_only=True`, safetensors."""
+"""The whole state of a run, to disk and back to the same bits. No pickles: `weights_only=True` and safetensors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 
 
-class DiskFull(UserError):
-    """Nothing more can be written; what was saved before is intact."""
+class CannotWrite(UserError):
+    """A file cannot be written any more; what was saved before is intact."""
 
 
 def digest(state: Any) -> str:
-    """A checksum over every tensor and number, so that a damaged file is recognised."""
+    """A checksum over every tensor and number, to recognise a damaged file."""
     total = hashlib.blake2b(digest_size=16)
     for name, value in _leaves(state, ""):
         total.update(name.encode())
@@ -52,42 +52,52 @@ def _leaves(state: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, state
 
 
+def exists(folder: Path) -> bool:
+    return (folder / "latest.pt").exists() or (folder / "previous.pt").exists()
+
+
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """latest.pt, with the one before kept as previous.pt. A kill at any moment leaves at least one whole file."""
+    """Write latest.pt and keep the one before as previous.pt. A kill at any moment leaves at least one whole file."""
     latest, previous = folder / "latest.pt", folder / "previous.pt"
     record = {"format": FORMAT, "digest": digest(state), "state": state}
 
     def write(temporary: Path) -> None:
         torch.save(record, temporary)
         with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # the new one is safe before the old one moves
+            os.fsync(file.fileno())  # the new file is safe before the old one moves
         if latest.exists():
             latest.replace(previous)
 
-    with room_on_disk(folder):
+    with writing(folder):
         write_atomically(latest, write)
 
 
 @contextmanager
-def room_on_disk(folder: Path) -> Iterator[None]:
-    """Each library words a full disk its own way (torch: "unexpected pos"); the user is told what it is."""
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a full, failing or read-only disk into one line. Libraries report it differently (torch: "unexpected pos").
+    The path that the system names may lie outside `folder`, for example in the cache."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        told = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        if told or (isinstance(error, RuntimeError) and "inline_container" in str(error)):
-            raise DiskFull(
-                f"the disk is full, or there is a quota: {folder} could not be written. The checkpoint before is "
-                "intact; make room and give the same command again."
-            ) from error
-        raise
+        number, place = getattr(error, "errno", None), getattr(error, "filename", None) or folder
+        full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        full = full or (isinstance(error, RuntimeError) and "inline_container" in str(error))
+        if not full and (number is None or isinstance(error, BrokenPipeError)):
+            raise
+        reason = "the disk is full, or the quota is used up" if full else os.strerror(number or 0)
+        raise CannotWrite(f"{place}: {reason}. {advice(folder)}") from error
+
+
+def advice(folder: Path) -> str:
+    """What the user can rely on after a failure."""
+    if any(exists(place) for place in (folder, folder / "checkpoints", folder.parent / "checkpoints")):
+        return "The last checkpoint is intact: solve the problem and give the same command again to continue from it."
+    return "No checkpoint was saved yet: solve the problem and give the same command again to start from the beginning."
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """The newest whole state; a damaged one is passed over with a notice. None where there is none at all."""
+    """The newest undamaged state; None if there is none at all."""
     latest, previous = folder / "latest.pt", folder / "previous.pt"
-    if not latest.exists() and not previous.exists():
-        return None
     damage: list[UserError] = []
     for path in (path for path in (latest, previous) if path.exists()):
         try:
@@ -96,15 +106,17 @@ def load_state(folder: Path) -> dict[str, Any] | None:
             damage.append(error)
             continue
         if damage:
-            warn(f"{damage[0]} Falling back to the checkpoint before it.")
-            latest.replace(folder / "damaged.pt")  # or else the next one saved would push it over the good one
+            warn(f"{damage[0]} Continuing from the checkpoint before it.")
+            latest.replace(folder / "damaged.pt")  # otherwise the next save would replace the good one with it
         return state
-    reasons = " ".join(str(error) for error in damage)
-    raise UserError(f"{reasons} No checkpoint in {folder} can be read; remove the run directory to start again.")
+    if damage:
+        reasons = " ".join(str(error) for error in damage)
+        raise UserError(f"{reasons} No checkpoint in {folder} can be read; remove the run directory to start again.")
+    return None
 
 
 def load_for_all(folder: Path) -> dict[str, Any] | None:
-    """`load_state` by the first process, for all of them: they agree on one state and need no common file system."""
+    """`load_state` by the first process, for all of them: they agree on one state without a common file system."""
     state: dict[str, Any] | None = None
     with processes.together():
         if processes.rank() == 0:
@@ -117,29 +129,29 @@ def load_for_all(folder: Path) -> dict[str, Any] | None:
     return torch.load(io.BytesIO(processes.broadcast(buffer.getvalue())), map_location="cpu", weights_only=True)
 
 
-def _reason(error: Exception) -> str:
-    """The first sentence: torch goes on with advice that would open files of strangers."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return text.split(". ")[0].rstrip(".")
-
-
 def read_state(path: Path) -> dict[str, Any]:
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"{path} is damaged or no osiris checkpoint ({_reason(error)}).") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT or "state" not in record:
-        raise UserError(f"{path} is no osiris checkpoint of this version.")
-    if digest(record["state"]) != record["digest"]:
+        # The first sentence only: torch goes on with the advice to load the file without its safety check.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+        raise UserError(f"{path} is damaged or not an osiris checkpoint ({reason}).") from error
+    if not isinstance(record, dict) or "state" not in record or not isinstance(record.get("format"), int):
+        raise UserError(f"{path} is not an osiris checkpoint.")
+    if record["format"] > FORMAT:
+        raise UserError(f"{path} was written by a newer version of osiris (format {record['format']}); update osiris.")
+    if record["format"] < FORMAT:
+        raise UserError(f"{path} was written before the first release of osiris (format {record['format']}).")
+    if digest(record["state"]) != record.get("digest"):
         raise UserError(f"{path} is damaged: its checksum does not match.")
     return record["state"]
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:
-    """A safetensors file; metadata as one JSON text."""
+    """A safetensors file; the metadata is one JSON text."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}
-    with room_on_disk(path.parent):
+    with writing(path.parent):
         write_atomically(path, lambda temporary: save_file(plain, temporary, text))
 
 
@@ -151,4 +163,4 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file ({error}).") from error
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from error

@@ -1,13 +1,15 @@
-"""Everything needed to run a run again, in one frozen value (no torch here: `--help` must be fast)."""
+"""Everything needed to repeat a run, in one frozen value (no torch here: `--help` must be fast)."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
@@ -15,10 +17,12 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class LearningConfig:
-    """How long, how fast, on how much."""
+    """Optimisation: how long, how fast, with how much memory."""
 
     epochs: int = 200
     """Passes over each task."""
@@ -31,7 +35,7 @@ class LearningConfig:
     learning_rate: float = 0.03
     """Constant in the paper."""
     momentum: float = 0.9
-    """Of SGD and LARS."""
+    """Momentum of SGD and LARS."""
     weight_decay: float = 5e-4
     """On tensors with more than one dimension only."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -41,14 +45,14 @@ class LearningConfig:
     tau: float = 0.1
     """Temperature of all contrastive losses."""
     views: Literal["paper", "gentle"] = "paper"
-    """How two views are made: as in the paper, or larger crops without blur and solarisation (32-pixel drawings)."""
+    """The augmentations: those of the paper, or larger crops without blur and solarisation (for simple drawings)."""
     view_size: int | None = None
     """Side of the views in pixels (default: that of the images). Smaller views cost less; evaluation is the same."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The machine: speed and safety, not what is learned (threads, precision and compile change the last bits)."""
+    """Speed and safety. It does not change what is learned, except for the last bits (threads, precision, compile)."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
@@ -61,17 +65,17 @@ class EngineConfig:
     compile: bool = False
     """torch.compile the encoder."""
     micro_batch: int | None = None
-    """Encode so many images at a time with cached gradients: the same gradients in less memory (GroupNorm only)."""
+    """Encode this many images at a time with cached gradients: the same gradients in less memory (GroupNorm only)."""
     save_every: float = 10.0
     """Minutes between checkpoints."""
     log_every: int = 20
     """Steps between logged lines."""
     skip_bad_steps: int = 0
-    """How many steps with a non-finite loss may be left out before the run stops."""
+    """Skip up to this many steps with a non-finite loss before the run stops."""
     init: Path | None = None
     """Start the encoder from these weights (safetensors)."""
     track_overfitting: int | None = None
-    """Every so many steps, compare the loss on past tasks with the loss on the memory."""
+    """Steps between comparisons of the loss on past tasks with the loss on the memory (default: never)."""
     tensorboard: bool = False
     """Also log to TensorBoard (needs the extra `tensorboard`)."""
     wandb: bool = False
@@ -85,7 +89,7 @@ class Config:
     seed: int = 0
     """Changes initialisation, augmentation and memory; the class order stays fixed."""
     preset: str = "paper"
-    """Where the defaults came from."""
+    """Where the defaults come from."""
     method: MethodConfig = field(default_factory=MethodConfig)
     data: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -95,12 +99,13 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def complete(self) -> Config:
-        """With what depends on this machine filled in, so that it is recorded."""
+        """With the settings that depend on this machine filled in, so that they are recorded."""
         threads = self.engine.threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return dataclasses.replace(self, engine=dataclasses.replace(self.engine, threads=threads))
 
     def check(self) -> None:
-        """Refuse numbers that cannot be meant."""
+        """Refuse wrong types, unknown choices and numbers out of range, wherever the config comes from."""
+        from_dict(to_dict(self))
         learning = self.learning
         for name, value, low, high in (
             ("seed", self.seed, 0, 2**53),
@@ -123,37 +128,31 @@ class Config:
             ("track-overfitting", self.engine.track_overfitting, 1, 10**9),
         ):
             if value is not None and not low <= value <= high:
-                raise UserError(f"--{name} {value} is out of range; it goes from {low} to {high:g}.")
+                raise UserError(f"--{name} {value} is out of range; use a value from {low} to {high:g}.")
         if self.engine.micro_batch is not None and self.encoder.batch_norm:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """JSON-ready: paths as text, tuples as lists."""
-
-    def plain(value: Any) -> Any:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        if isinstance(value, (tuple, list)):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
-
-    return plain(config)
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
-def from_dict(record: dict[str, Any], kind: type = Config) -> Any:
-    """The inverse of `to_dict`; an unknown field means that the file is not ours, or from another version."""
-    hints = get_type_hints(kind)
-    unknown_fields = sorted(set(record) - set(hints))
+def from_dict(record: Any, kind: type[T] = Config) -> T:
+    """The inverse of `to_dict`, as strict as the command line: unknown fields, wrong types and unknown choices are
+    errors, and nothing is converted."""
+    try:
+        config = msgspec.convert(record, kind, strict=True, dec_hook=lambda wanted, value: wanted(value))
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        name = place.strip(".`") or "the config"
+        raise UserError(f"{name}: {problem.rstrip('.')}. `osiris train --help` lists the possible values.") from None
+    unknown_fields = sorted(_flat_names(record) - _flat_names(to_dict(config)))
     if unknown_fields:
-        raise UserError(f"the config has fields that this version does not know: {', '.join(unknown_fields)}.")
-    return kind(**{name: _restore(value, hints[name]) for name, value in record.items()})
+        raise UserError(f"this version of osiris does not know the field {unknown_fields[0]}.")
+    return config
 
 
-def _restore(value: Any, hint: Any) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_dict(value, hint)
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if value is not None and Path in options:
-        return Path(value)
-    return tuple(value) if isinstance(value, list) else value
+def _flat_names(record: dict[str, Any]) -> set[str]:
+    nested = {name: _flat_names(value) for name, value in record.items() if isinstance(value, dict)}
+    return set(record) | {f"{name}.{inner}" for name, inners in nested.items() for inner in inners}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,27 +25,10 @@ from osiris.randomness import generator
 from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate
-from osiris.training.plan import Phase, batch_indices, learning_rate
+from osiris.training.schedule import Phase, batch_indices, learning_rate
 
 FIT_IMAGES = 500
 """Images of the first task that a `fast` encoder is fitted to."""
-
-
-def choose_device(name: str) -> torch.device:
-    """cuda, then mps, then cpu; with several processes each takes the CUDA device of its local rank."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda, cuda:N or mps.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"--device {name}: this machine or this build of torch has no CUDA; use --device cpu.")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("--device mps: no Apple GPU here; use --device cpu.")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    return device
 
 
 def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
@@ -60,7 +42,7 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
 
 @dataclass
 class StepResult:
-    """What a step leaves behind, still on the device: nothing here waits for it."""
+    """The result of a step, still on the device."""
 
     values: dict[str, Tensor]
     """loss, every term by name, and gradient_norm."""
@@ -76,7 +58,7 @@ def build_model(config: Config, method: Method, benchmark: Benchmark, images: Te
 
 
 class Engine:
-    """All state of a run. `state()` and `restore()` carry it through a checkpoint to the same bits."""
+    """Everything that training changes. `state()` and `restore()` carry it through a checkpoint to the same bits."""
 
     def __init__(self, config: Config, method: Method, benchmark: Benchmark, device: torch.device) -> None:
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
@@ -95,13 +77,13 @@ class Engine:
             for statistic in (layer.running_mean, layer.running_var)
         ]
         if config.engine.compile:
-            # Dynamic from the start: one kernel for all batch sizes, whichever of them a resumed run sees first.
+            # Dynamic from the start: one kernel for all batch sizes, whichever a resumed run sees first.
             self.networks.encoder.compile(dynamic=True)
 
     def step(self, phase: Phase, step: int, passes: Passes | None = None) -> StepResult:
         """Read memory, make views, embed once, sum the terms, update, then offer X to the memory.
 
-        Everything that decides is on the host and everything that computes on the device: nothing waits in between.
+        The host takes all decisions and the device computes, so the host never waits for a result.
         """
         config, task = self.config, phase.task
         indices = batch_indices(phase, config.seed, step)
@@ -115,7 +97,7 @@ class Engine:
         if slots is not None:
             views[Y] = self._views_of_y(slots, task, step)
         views = self.model.make(views, context)
-        # What a term makes has the rows of X.
+        # Inputs that a term makes have the rows of X.
         counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
         statistics = [statistic.clone() for statistic in self.running_statistics]
         rep = self.represent(views, counts, self.model.inputs(task), passes)
@@ -130,9 +112,9 @@ class Engine:
 
     @torch.no_grad()
     def _fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
-        """der: the embedding of this step's model, so before the update. What is no number becomes zero, which pulls
-        a normalised vector nowhere: a bad step must not spoil the memory. h begins task 2 as a copy of g, so in the
-        first task its embeddings are those of g."""
+        """The embeddings that der stores, from this step's model before the update. Undefined values become zero, which
+        gives no gradient later: a bad step must not spoil the memory. Because h starts task 2 as a copy of g, its
+        embeddings in the first task are those of g."""
         heads = {name: head if task else "g" for name, head in self.model.memory_fields.items()}
         return {name: torch.nan_to_num(rep(X, head=head)[0].detach(), 0.0, 0.0, 0.0) for name, head in heads.items()}
 
@@ -143,12 +125,13 @@ class Engine:
         encode: tuple[str, ...] = (X,),
         passes: Passes | None = None,
     ) -> Representations:
+        micro_batch = self.config.engine.micro_batch
+        return Representations(self.networks, views, counts, encode, micro_batch, self.autocast, passes)
+
+    def autocast(self) -> torch.autocast:
         precision = self.config.engine.precision
-        autocast = None
-        if precision != "32":
-            kind = torch.bfloat16 if precision == "bf16" else torch.float16
-            autocast = lambda: torch.autocast(self.device.type, kind)  # noqa: E731
-        return Representations(self.networks, views, counts, encode, self.config.engine.micro_batch, autocast, passes)
+        kind = torch.float16 if precision == "16" else torch.bfloat16
+        return torch.autocast(self.device.type, kind, enabled=precision != "32")
 
     def _read_slots(self, count: int, task: int, step: int) -> Tensor | None:
         wanted = self.model.replayed(task, count)
@@ -171,14 +154,14 @@ class Engine:
         return self.two_views(self.memory.read(slots[rows]), key, rows, len(slots))
 
     def _update(self, loss: Tensor, phase: Phase, step: int) -> tuple[Tensor, Tensor]:
-        """Backward, average over processes, step. A non-finite step is gated on the device (see optimisers.py)."""
+        """Backward, average over processes, step. The device skips a step that is not finite (see optimisers.py)."""
         learning = self.config.learning
         warmup = int(learning.warmup_epochs * phase.steps_per_epoch)
         rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, phase.steps)
         set_learning_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=True)
         finite = torch.isfinite(loss.detach())
-        # Half precision: the scaler looks at gradients, so a loss that is no number must spoil them (inf - inf + 1).
+        # Half precision: the scaler looks at gradients, so an infinite loss must make them undefined (inf - inf + 1).
         spoiled = loss * (loss.detach() - loss.detach() + 1) if self.scaler.is_enabled() else loss
         self.scaler.scale(spoiled).backward()
         processes.average_gradients(self.model.parameters())
@@ -186,8 +169,8 @@ class Engine:
             self.scaler.unscale_(self.optimiser)
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.scaler.is_enabled():
-            # Gradients overflow now and then, the scaler leaves such steps out and tries a smaller scale. Where that
-            # does not help the gradient itself is bad.
+            # Gradients overflow now and then: the scaler skips such steps and tries a smaller scale. If that does not
+            # help, the gradient itself is bad.
             scale = self.scaler.scale(torch.ones((), device=self.device))
             finite = finite & (torch.isfinite(norm) | (scale >= 1))
             self.scaler.step(self.optimiser)
@@ -202,11 +185,11 @@ class Engine:
         """Every process plans the same writes for the global batch, so all memories hold the same slots."""
         rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
-            source, kept = upload(indices[rows], self.device), upload(rows, self.device)
-            alone = processes.world_size() == 1  # otherwise some of them are other processes' images
-            held = images[kept] if alone else upload(self.benchmark.train.images.take(indices[rows]), self.device)
-            parts = {name: value[kept] for name, value in fields.items()}
-            self.memory.write(upload(slots, self.device), held, source, task, step, parts)
+            source, chosen = upload(indices[rows], self.device), upload(rows, self.device)
+            alone = processes.world_size() == 1  # otherwise some of the images are in other processes
+            stored = images[chosen] if alone else upload(self.benchmark.train.images.take(indices[rows]), self.device)
+            parts = {name: value[chosen] for name, value in fields.items()}
+            self.memory.write(upload(slots, self.device), stored, source, task, step, parts)
         self.memory.advance(len(indices))
 
     def task_context(self, phase: Phase, step: int) -> TaskContext:
@@ -226,7 +209,7 @@ class Engine:
         )
 
     def _one_pass(self, phase: Phase, purpose: str) -> Iterator[Representations]:
-        """The task's data once, in full batches where there is one, with a random stream of its own."""
+        """The task's images once, in full batches if there is one, with a random stream of its own."""
         full = max(1, len(phase.indices) // phase.batch_size)
         for step in range(full):
             indices = batch_indices(phase, self.config.seed, step, f"{purpose}.order")[: phase.batch_size]
@@ -246,30 +229,29 @@ class Engine:
         self.scaler.load_state_dict(state["scaler"])
 
     def task_tensors(self) -> dict[str, Tensor]:
-        """f, g, h and the ids of what the memory held: what later evaluation and analyses need."""
+        """f, g, h and the ids of the images in the memory, for later evaluation and analyses."""
         tensors = {f"encoder.{name}": value for name, value in self.networks.encoder.state_dict().items()}
         for head, module in self.networks.heads.items():
             tensors |= {f"{head}.{name}": value for name, value in module.state_dict().items()}
-        held = slice(0, self.memory.filled)
         for name in ("source", "task", "step"):
-            tensors[f"memory.{name}"] = self.memory.get_buffer(name)[held]
+            tensors[f"memory.{name}"] = self.memory.get_buffer(name)[: self.memory.filled]
         return tensors
 
     def initialise(self, path: Path) -> None:
         """--init: start the encoder from given weights."""
-        self.networks.encoder.load_state_dict(initial_weights(path, self.networks.encoder.state_dict()))
+        wanted = self.networks.encoder.state_dict()
+        given = encoder_weights(load_tensors(path)[0])
+        missing = [name for name in wanted if name not in given]
+        shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+        if missing or shapes:
+            problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
+            raise UserError(
+                f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
+            )
+        self.networks.encoder.load_state_dict({name: given[name] for name in wanted})
 
 
-def initial_weights(path: Path, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of --init for an encoder with the state `wanted`; says which are missing or of another shape."""
-    tensors, _ = load_tensors(path)
+def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's state from a task checkpoint, or from a file that holds nothing else."""
     prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
-    given = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    missing = [name for name in wanted if name not in given]
-    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-    if missing or shapes:
-        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-        raise UserError(
-            f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
-        )
-    return {name: given[name] for name in wanted}
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

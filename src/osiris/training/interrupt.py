@@ -1,50 +1,47 @@
-"""SIGTERM and SIGINT: finish the step, save, leave with an exit code that a scheduler can requeue on."""
+"""SIGTERM, SIGINT and SIGHUP: finish the step, save, and exit with a code that a scheduler can requeue on."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from osiris import processes
 from osiris.console import messages
+from osiris.errors import Stopped
 
-STOPPED = 75
-"""Exit code after a clean stop by SIGTERM or SIGINT (EX_TEMPFAIL: a scheduler may requeue)."""
-
-
-class Stopped(Exception):
-    """The run was asked to stop; its state is on the disk."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """A signal sets a flag that the loop reads after each step, or stops at once where nothing would be lost.
+    """A signal sets the flag `asked`, which the loop reads after each step; inside `at_once` it stops immediately.
 
-    A second SIGINT stops at once anywhere. Threads other than the main one cannot receive signals: there it is idle.
+    A second SIGINT stops immediately anywhere. Only the main thread receives signals: in others this does nothing.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self._safe = False
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and so do we
+                    self._previous[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, all that is worth keeping is on the disk already: a signal needs to wait for nothing."""
+        """Inside, everything worth keeping is on disk: a signal need not wait for the end of a step."""
         if self.asked:
-            raise Stopped("stopped; state saved.")
+            raise Stopped("stopped.")
         self._safe = True
         try:
             yield
@@ -57,6 +54,6 @@ class Interrupt:
         first, self.asked = not self.asked, True
         if self._safe:
             self._safe = False
-            raise Stopped("stopped; state saved.")
-        if first and processes.rank() == 0:
+            raise Stopped("stopped.")
+        if first and os.environ.get("RANK", "0") == "0":
             messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")

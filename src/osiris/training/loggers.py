@@ -1,4 +1,4 @@
-"""Where the numbers of a run go. log.jsonl is the truth; everything else shows the same records.
+"""Where the numbers of a run go: log.jsonl, and views that show the same records.
 
 A logger has two methods: `log(record)` and `close()`.
 """
@@ -9,12 +9,10 @@ import hashlib
 import importlib
 import json
 import os
-import sys
-import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from osiris.console import messages
+from osiris.console import Display, duration
 from osiris.errors import UserError
 from osiris.training.config import Config, to_dict
 
@@ -26,19 +24,19 @@ class Logger(Protocol):
 
 
 class JsonLines:
-    """One line per record. `position` goes into checkpoints; a resumed run cuts the file back to it."""
+    """One line per record. Checkpoints hold `position`; a resumed run truncates the file to it."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.file = path.open("a+b")
-        # A crash of the machine may have lost the end of the log: never fill the gap, and keep whole lines only.
+        # A crash of the machine may have lost the end of the log: do not fill the gap, and keep whole lines only.
         self.file.seek(0)
-        kept = self.file.read()[:position]
-        self.file.truncate(kept.rfind(b"\n") + 1)
+        before = self.file.read()[:position]
+        self.file.truncate(before.rfind(b"\n") + 1)
         self.file.seek(0, os.SEEK_END)
 
     @property
     def position(self) -> int:
-        """The end of the log, which is on the disk when this returns."""
+        """The length of the log, which is on disk when this returns."""
         self.file.flush()
         os.fsync(self.file.fileno())
         return self.file.tell()
@@ -58,8 +56,14 @@ def describe(record: dict[str, Any]) -> str:
     return (
         f"task {record['task']}/{record['tasks']} epoch {record['epoch']}/{record['epochs']} "
         f"loss {record['loss']:.3f} ({terms}) {record['images_per_second']:.0f} images/s, "
-        f"{duration(record['seconds_left'])} left"
+        f"{time_left(record)}"
     )
+
+
+def time_left(record: dict[str, Any]) -> str:
+    """`1 min 20 s left`, once the run has been measured for long enough."""
+    seconds = record["seconds_left"]
+    return "estimating the time left" if seconds is None else f"{duration(seconds)} left"
 
 
 def describe_evaluation(record: dict[str, Any]) -> str:
@@ -67,75 +71,31 @@ def describe_evaluation(record: dict[str, Any]) -> str:
     return f"after task {record['task']}/{record['tasks']}: {shown}"
 
 
-def duration(seconds: float) -> str:
-    seconds = int(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-
-
-class PlainLines:
-    """Without a terminal: a line every few seconds and after every task."""
-
-    def __init__(self, title: str, every: float = 10.0) -> None:
-        self.title, self.every, self.last = title, every, time.monotonic()
-
-    def log(self, record: dict[str, Any]) -> None:
-        if record["event"] == "evaluation":
-            print(f"{self.title}: {describe_evaluation(record)}", file=sys.stderr, flush=True)
-        elif record["event"] == "step" and time.monotonic() - self.last >= self.every:
-            self.last = time.monotonic()
-            print(f"{self.title}: {describe(record)}", file=sys.stderr, flush=True)
-
-    def close(self) -> None: ...
-
-
-class LiveView:
-    """In a terminal: a bar for the whole run, one for the task, the terms by name, the newest metrics."""
+class ProgressView:
+    """On the display: a row for the run with the time left and the newest metrics, and one for the task."""
 
     def __init__(self, title: str) -> None:
-        from rich.markup import escape
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[text]}"),
-        )
-        self.progress = Progress(*columns, console=messages)
-        # A composed method's name has brackets, which are no markup.
-        self.run = self.progress.add_task(f"[bold]{escape(title)}", total=1.0, text="starting")
-        self.task = self.progress.add_task("task", total=1.0, text="")
-        self.metrics = ""
-        self.progress.start()
+        self.title, self.metrics, self.display = title, "", Display()
+        self.display.show(title, 0.0, "starting", line=True)
 
     def log(self, record: dict[str, Any]) -> None:
         if record["event"] == "evaluation":
             self.metrics = describe_evaluation(record)
-            self.progress.update(self.run, text=self.metrics)
-            self.progress.refresh()
+            self.display.show(self.title, None, self.metrics, line=True)
+        elif record["event"] == "step" and self.display.live is None:
+            self.display.show(self.title, record["progress"], describe(record))
         elif record["event"] == "step":
+            self.display.show(self.title, record["progress"], f"{time_left(record)}  {self.metrics}")
             terms = "  ".join(f"{name} {value:.3f}" for name, value in record["terms"].items())
             text = f"epoch {record['epoch']}/{record['epochs']}  {terms}  {record['images_per_second']:.0f} images/s"
-            self.progress.update(
-                self.task,
-                description=f"task {record['task']}/{record['tasks']}",
-                completed=record["task_progress"],
-                text=text,
-            )
-            left = f"{duration(record['seconds_left'])} left"
-            text = f"{left}  {self.metrics}" if self.metrics else left
-            self.progress.update(self.run, completed=record["progress"], text=text)
+            self.display.show(f"task {record['task']}/{record['tasks']}", record["task_progress"], text)
 
     def close(self) -> None:
-        self.progress.stop()
+        self.display.close()
 
 
 class TensorBoard:
-    """RUN/tensorboard. A resumed run discards what lies beyond the checkpoint."""
+    """RUN/tensorboard. A resumed run discards the points after its checkpoint."""
 
     def __init__(self, folder: Path, start: int = 0) -> None:
         try:
@@ -153,7 +113,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """RUN/wandb. The identity comes from the run directory, so a resumed run continues the same page."""
+    """RUN/wandb. The id is derived from the run directory, so that a resumed run continues the same page."""
 
     def __init__(self, folder: Path, config: dict[str, Any], name: str) -> None:
         try:
@@ -185,7 +145,7 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 def open_views(config: Config, method: str, folder: Path, quiet: bool, start: int) -> list[Logger]:
-    """All but log.jsonl, as the config wants them; `start`: steps done before."""
+    """All loggers but log.jsonl, as the config says; `start`: steps done before."""
     views: list[Logger] = []
     if config.engine.tensorboard:
         views.append(TensorBoard(folder, start))
@@ -193,5 +153,5 @@ def open_views(config: Config, method: str, folder: Path, quiet: bool, start: in
         views.append(WeightsAndBiases(folder, to_dict(config), folder.name))
     if not quiet:
         title = f"{method} seed {config.seed}"
-        views.append(LiveView(title) if messages.is_terminal else PlainLines(title))
+        views.append(ProgressView(title))
     return views

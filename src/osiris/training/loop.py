@@ -1,4 +1,4 @@
-"""The training loop, from the first image to metrics.json, as a narrative.
+"""The training loop, from the first image to metrics.json.
 
     for each task:  train  ->  end of task (terms, then f* <- f)  ->  evaluate  ->  next
 
@@ -15,44 +15,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from osiris import processes
-from osiris.console import notice
-from osiris.data.benchmark import Benchmark
+from osiris.console import notice, warn
+from osiris.data.benchmark import Benchmark, content_differences
 from osiris.data.benchmarks import load_benchmark
+from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.features import Features
-from osiris.evaluation.metrics_file import RunMetrics, read_metrics, write_record
-from osiris.files import write_json
+from osiris.evaluation.health import collapsed
+from osiris.evaluation.metrics_file import RunMetrics, write_record
+from osiris.files import file_digest, write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.training import checkpoint
 from osiris.training.config import Config, to_dict
-from osiris.training.engine import Engine, choose_device
+from osiris.training.devices import choose_device, prepare_device, share_thread_count
+from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory
-from osiris.training.evaluating import (
+from osiris.training.interrupt import Interrupt
+from osiris.training.loggers import JsonLines, Logger, open_views
+from osiris.training.meter import Meter
+from osiris.training.run_directory import RunDirectory, differences, settings
+from osiris.training.run_evaluation import (
     baseline_of,
     embed_sharded,
-    evaluate_whole,
-    shown,
+    evaluate_encoder,
+    finished_metrics,
+    headline,
+    repair_evaluations,
     summarise,
-    warn_of_collapse,
     write_evaluation,
 )
-from osiris.training.interrupt import STOPPED, Interrupt, Stopped
-from osiris.training.loggers import JsonLines, Logger, open_views
-from osiris.training.meter import Diverged, Meter
-from osiris.training.plan import Phase, phases
-from osiris.training.run_directory import RunDirectory
-from osiris.training.start import check_initial_weights, check_sizes, prepare, same_threads
+from osiris.training.schedule import Phase, check_sizes, phases
 from osiris.training.tracking import Tracker
-
-__all__ = ["STOPPED", "Diverged", "Position", "Run", "Stopped", "train"]
 
 
 @dataclass
 class Position:
-    """Where a run stands: a task, a stage of it, and the steps done in it."""
+    """Where a run is: a task, a stage of it, and the steps done in it."""
 
     task: int = 0
     stage: str = "train"
@@ -67,47 +66,58 @@ def train(
     config: Config,
     out: Path,
     quiet: bool = False,
+    lock: bool = True,
     method: Method | None = None,
     benchmark: Benchmark | None = None,
 ) -> RunMetrics | None:
-    """Run, or continue, the run that `config` describes in the directory `out`; returns its metrics.
+    """Start or continue the run that `config` describes in the directory `out`; returns its metrics.
 
     `method` and `benchmark` replace those that the config names.
-
-    With several processes the first one writes, speaks and gets the metrics; the others return nothing.
+    With several processes, the first one writes, prints and returns the metrics; the others return nothing.
     """
-    with processes.started(), ExitStack() as stack:
+    with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
         first = processes.rank() == 0
-        directory = RunDirectory(out, owner=first)
-        with processes.together():
-            config.check()
-            method, device = method or resolve(config.method), choose_device(config.engine.device)
-            stack.enter_context(directory)
-            config = directory.claim(config) if first else config
-        if processes.agree(first and directory.metrics.exists()):
-            if first:
-                notice(f"{out} is already finished; its metrics stand. Remove the directory to run it again.")
-            return read_metrics(directory.metrics) if first else None
-        config = same_threads(config)
-        with processes.together():
-            prepare(config, device)
-        benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
-        with processes.together():
-            check_sizes(config, method, benchmark)
-            check_memory(config, method, benchmark, device)
-            if first:
-                check_initial_weights(config, directory.checkpoints)
-                for text in benchmark.notices:
-                    notice(text)
-                directory.record(config, method_to_dict(method), str(device), processes.world_size())
-        interrupt = stack.enter_context(Interrupt())
-        stack.enter_context(checkpoint.room_on_disk(out))
+        directory = RunDirectory(out, first, lock)
+        stack.enter_context(checkpoint.writing(out))
         try:
-            return Run(config, method, benchmark, device, directory, interrupt, quiet).run()
-        except (Stopped, Diverged) as end:
-            if first:
+            with interrupt.at_once():
+                with processes.together():
+                    config.check()
+                    stack.enter_context(directory)
+                    config = directory.claim(config) if first else config
+                state, metrics = _open(directory)
+                if processes.agree(metrics is not None):
+                    if first:
+                        notice(f"{out} is already finished. Remove the directory to run it again.")
+                    return metrics
+                run = Run(share_thread_count(config), directory, interrupt, state, quiet, method, benchmark)
+            return run.run()
+        except RuntimeError as error:
+            if not processes.lost(error):
                 raise
-            raise processes.Elsewhere(STOPPED if isinstance(end, Stopped) else 1) from None
+            if interrupt.asked:  # the other processes were asked too, and have left already
+                raise Stopped(f"stopped. {checkpoint.advice(out)}") from None
+            print("osiris: another process has ended, so this one stops too.", file=sys.stderr)
+            raise processes.Elsewhere(1) from None
+        except (Stopped, Diverged) as end:
+            if not first:
+                raise processes.Elsewhere(end.exit_code) from None
+            if isinstance(end, Diverged):
+                raise Diverged(f"{end} {checkpoint.advice(out)}") from None
+            if directory.config.exists():
+                raise Stopped(f"{end} Continue with: osiris train --resume {out}") from None
+            raise Stopped(f"{end} Nothing was saved yet: give the same command again.") from None
+
+
+def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | None]:
+    """(the state to continue from, the metrics of a finished run)"""
+    state, metrics = checkpoint.load_for_all(directory.checkpoints), None
+    with processes.together():
+        if directory.owner:
+            metrics = finished_metrics(directory, None if state is None else state["files"])
+            if state is None and metrics is None and directory.log.exists():
+                warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
+    return state, metrics
 
 
 class Run:
@@ -116,20 +126,34 @@ class Run:
     def __init__(
         self,
         config: Config,
-        method: Method,
-        benchmark: Benchmark,
-        device: torch.device,
         directory: RunDirectory,
         interrupt: Interrupt,
+        state: dict[str, Any] | None,
         quiet: bool,
+        method: Method | None = None,
+        benchmark: Benchmark | None = None,
     ) -> None:
-        self.config, self.method, self.benchmark, self.directory = config, method, benchmark, directory
-        self.interrupt, self.device = interrupt, device
+        self.config, self.directory, self.interrupt = config, directory, interrupt
+        with processes.together():
+            self.method, self.device = method or resolve(config.method), choose_device(config.engine.device)
+            prepare_device(config, self.device)
+        self.benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         learning = config.learning
-        self.phases = phases(benchmark, method, learning.epochs, learning.batch_size)
-        self.engine = Engine(config, method, benchmark, device)
-        self.position = Position()
-        log_position = self._restore()
+        self.position, self.files, log_position = Position(), dict[str, str](), 0
+        with processes.together():
+            self.phases = phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
+            notices = [*self.benchmark.notices, *check_sizes(self.phases, self.method, learning)]
+            self.engine = Engine(config, self.method, self.benchmark, self.device)
+            check_memory(self.engine, self.phases)
+            if state is not None:
+                log_position = self._restore(state)
+            elif config.engine.init is not None:
+                self.engine.initialise(config.engine.init)
+            if directory.owner:
+                for text in notices:
+                    notice(text)
+                directory.record(config, method_to_dict(self.method), str(self.device), processes.world_size())
+                repair_evaluations(self.engine, directory, self.files)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
         self.tracker = Tracker(self.engine, config.engine.track_overfitting)
@@ -137,17 +161,19 @@ class Run:
         self.log: JsonLines | None = None
         self.loggers: list[Logger] = []
         with processes.together():
-            if processes.rank() == 0:
+            if directory.owner:
                 self.log = JsonLines(directory.log, log_position)
-                start = 0 if self.position.task == len(self.phases) else self._total(self._phase, self.position.step)
-                self.loggers = [self.log, *open_views(config, method.name, directory.path, quiet, start)]
+                start = (
+                    0 if self.position.task == len(self.phases) else self.meter.total(self._phase, self.position.step)
+                )
+                self.loggers = [self.log, *open_views(config, self.method.name, directory.path, quiet, start)]
 
     @property
     def _phase(self) -> Phase:
         return self.phases[self.position.task]
 
     def run(self) -> RunMetrics | None:
-        """Train, end, evaluate, task by task; then the metrics of the whole."""
+        """Train, end, evaluate, task by task; then the metrics of the whole run."""
         try:
             self._measure_baseline()
             while self.position.task < len(self.phases):
@@ -163,15 +189,6 @@ class Run:
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
             return self._finish()
-        except RuntimeError as error:
-            if not processes.lost(error):
-                raise
-            if self.interrupt.asked:  # the others were asked too, and have left already
-                raise Stopped("stopped; the newest saved state stands.") from None
-            print(
-                "osiris: another process is gone, so this one leaves; the newest saved state stands.", file=sys.stderr
-            )
-            raise processes.Elsewhere(1) from None
         finally:
             for logger in self.loggers:
                 logger.close()
@@ -191,7 +208,7 @@ class Run:
                 self._log(phase)
             if self.tracker.due(phase, done):
                 record = self.tracker.measure(phase, done)
-                self._emit(record and record | {"total_step": self._total(phase, done)})
+                self._emit(record and record | {"total_step": self.meter.total(phase, done)})
             if every and done % every == 0 and done != phase.steps:
                 self._log(phase)
                 self._advance("curve")
@@ -199,23 +216,23 @@ class Run:
             self._maybe_save(phase)
 
     def _maybe_save(self, phase: Phase) -> None:
-        """At intervals, and when somebody asks to stop. All processes decide together."""
+        """At intervals, and when a signal asks to stop. All processes decide together."""
         due = time.monotonic() - self.saved > 60 * self.config.engine.save_every
         stop, due = processes.agree_each([self.interrupt.asked, due])
         if stop or due:
             self._log(phase)
             self._save()
         if stop:
-            raise Stopped(f"stopped in task {self.position.task + 1} at step {self.position.step}; state saved.")
+            raise Stopped(f"stopped in task {self.position.task + 1} at step {self.position.step}; the state is saved.")
 
     def _advance(self, stage: str, task: int | None = None) -> None:
-        """Enter the next stage: from here on a kill loses no more than that stage."""
+        """Enter the next stage and save: from here on, a kill loses no more than that stage."""
         self.position.stage = stage
         if task is not None:
             self.position.task, self.position.step = task, 0
         self._save()
         if processes.agree(self.interrupt.asked):
-            raise Stopped(f"stopped in task {min(self.position.task + 1, len(self.phases))}; state saved.")
+            raise Stopped(f"stopped in task {min(self.position.task + 1, len(self.phases))}; the state is saved.")
 
     def _log(self, phase: Phase) -> None:
         record = self.meter.read(phase, self.position.step)
@@ -234,39 +251,42 @@ class Run:
         with self.interrupt.at_once():
             features = embed_sharded(self.engine)
             with processes.together():
-                if processes.rank() == 0:
+                if self.directory.owner:
                     self._report(name, phase, step, features)
 
     def _report(self, name: str, phase: Phase, step: int, features: Features) -> None:
-        """Every number of this checkpoint, to the disk and to the log."""
-        evaluation, folder = evaluate_whole(self.engine, features), self.directory.evaluation
-        total = self._total(phase, step)
+        """Every number of this checkpoint, to disk and to the log."""
+        evaluation = evaluate_encoder(self.engine, self.engine.networks.encoder, features)
+        folder, total = self.directory.evaluation, self.meter.total(phase, step)
+        self.directory.require_present()
         if name.startswith("curve"):
             where = {"task": phase.task, "step": step, "total_step": total}
             write_json(folder / f"{name}.json", where | evaluation.numbers.plain())
         else:
             write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
-        warn_of_collapse(evaluation.numbers)
+        self._remember(folder / f"{name}.json")
+        message = collapsed(evaluation.numbers.health)
+        if message:
+            warn(message)
         where = {"task": phase.task + 1, "tasks": len(self.phases), "step": step, "total_step": total}
-        self._emit({"event": "evaluation", **where, "shown": shown(evaluation.numbers)})
-
-    def _total(self, phase: Phase, step: int) -> int:
-        return sum(item.steps for item in self.phases[: phase.task]) + step
+        self._emit({"event": "evaluation", **where, "shown": headline(evaluation.numbers)})
 
     def _measure_baseline(self) -> None:
-        """Untrained encoders, for T. Cached: it costs time once per benchmark and encoder."""
+        """Untrained encoders, for T. Cached: this takes time once for each benchmark and encoder."""
         self.baseline = None
         with self.interrupt.at_once(), processes.together():
-            if processes.rank() == 0:
+            if self.directory.owner:
                 self.baseline = baseline_of(self.config, self.benchmark, self.device)
 
     def _finish(self) -> RunMetrics | None:
         metrics = None
         with processes.together():
-            if processes.rank() == 0:
-                method, folder = self.method, self.directory.evaluation
-                metrics = summarise(self.config, method.name, method.stream, self.benchmark, folder, self.baseline)
+            if self.directory.owner:
+                metrics = summarise(self.config, self.method, self.benchmark, self.directory, self.files, self.baseline)
+                self.directory.require_present()
                 write_record(self.directory.metrics, metrics)
+                self._remember(self.directory.metrics)
+        self._save()
         return metrics
 
     def _emit(self, record: dict[str, Any] | None) -> None:
@@ -274,18 +294,24 @@ class Run:
             for logger in self.loggers:
                 logger.log(record)
 
+    def _remember(self, path: Path) -> None:
+        """The state knows the digest of a file that enters the metrics."""
+        self.files[path.relative_to(self.directory.path).as_posix()] = file_digest(path)
+
     def _save(self) -> None:
         with processes.together():
             if self.log is not None:
+                self.directory.require_present()
                 self.position.seconds = self.meter.seconds
                 state = {"engine": self.engine.state(), "position": vars(self.position), "log": self.log.position}
-                checkpoint.save_state(self.directory.checkpoints, state)
+                identity = {"run": settings(self.config), "data": list(self.benchmark.contents), "files": self.files}
+                checkpoint.save_state(self.directory.checkpoints, state | identity)
         self.saved = time.monotonic()
 
     def _save_task(self, task: int) -> None:
         with processes.together():
-            if processes.rank() == 0:
-                path = self.directory.checkpoints / f"task-{task + 1:02d}.safetensors"
+            if self.directory.owner:
+                self.directory.require_present()
                 metadata = {
                     "encoder": to_dict(self.config.encoder),
                     "projector": to_dict(self.config.projector),
@@ -293,19 +319,28 @@ class Run:
                     "std": self.benchmark.std,
                     "image_size": self.benchmark.train.images.shape[1],
                 }
+                path = self.directory.weights(task)
                 checkpoint.save_tensors(path, self.engine.task_tensors(), {**metadata, "task": task})
+                self._remember(path)
 
-    def _restore(self) -> int:
-        """Continue from the newest whole checkpoint, which the first process reads; returns the position in the log."""
-        state = checkpoint.load_for_all(self.directory.checkpoints)
-        if state is None:
-            with processes.together():
-                if self.config.engine.init is not None:
-                    self.engine.initialise(self.config.engine.init)
-            return 0
+    def _restore(self, state: dict[str, Any]) -> int:
+        """Continue from a state, if it belongs to this run and this data; returns the position in the log."""
+        folder = self.directory.checkpoints
+        other_run = differences(state["run"], settings(self.config))
+        if other_run:
+            raise UserError(
+                f"the checkpoint in {folder} belongs to another run: {other_run}. Put the right one back, or remove "
+                "latest.pt and previous.pt to start again."
+            )
+        other_data = content_differences(state["data"], self.benchmark.contents)
+        if other_data:
+            raise UserError(
+                f"the images of {self.benchmark.name} have changed since this run was saved: "
+                f"{'; '.join(other_data[:4])}. Restore them to continue, or start a new run with another --out."
+            )
         self.engine.restore(state["engine"])
-        self.position = Position(**state["position"])
-        if processes.rank() == 0:
+        self.position, self.files = Position(**state["position"]), dict(state["files"])
+        if self.directory.owner:
             task = min(self.position.task + 1, len(self.phases))
             notice(f"continuing {self.directory.path} in task {task} at step {self.position.step}")
         return int(state["log"])

@@ -1,40 +1,40 @@
-"""From what steps leave on the device to lines of the log, and the guard against losses that are no numbers."""
+"""From the results of steps, still on the device, to lines of the log. Stops a run whose loss is not finite."""
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from osiris.errors import Diverged
+from osiris.training.devices import peak_memory
 from osiris.training.engine import StepResult
-from osiris.training.plan import Phase
+from osiris.training.schedule import Phase
 
-
-class Diverged(Exception):
-    """A loss became infinite or undefined."""
+WARM_UP_SECONDS = 5.0
+"""Before this, the time left is not estimated: the first steps are slower than the others."""
 
 
 class Meter:
-    """Gathers the results of steps without looking at them; `read` is the only place that waits for the device."""
+    """Collects the results of steps without looking at them; only `read` waits for the device."""
 
     def __init__(self, phases: list[Phase], seed: int, allowed_bad_steps: int, seconds_before: float) -> None:
         self.phases, self.seed, self.allowed = phases, seed, allowed_bad_steps
         self.pending: list[StepResult] = []
         self.started = time.monotonic() - seconds_before
         self.bad_steps = 0
+        self.warm: tuple[float, int] | None = None
         self.resume()
 
     @property
     def seconds(self) -> float:
-        """Since the start of the run, over all its parts."""
+        """Since the start of the run, without the time between its parts."""
         return time.monotonic() - self.started
 
     def resume(self) -> None:
-        """Training goes on: what came in between (evaluation, saving) does not count against images per second."""
+        """Training goes on. What came in between (evaluation, saving) does not count in images per second."""
         self.clock = time.monotonic()
 
     def add(self, result: StepResult) -> None:
@@ -45,7 +45,7 @@ class Meter:
         return sum(item.steps for item in self.phases[: phase.task]) + step
 
     def read(self, phase: Phase, step: int) -> dict[str, Any] | None:
-        """One line: means over the finite steps since the last one. None without any."""
+        """A line of the log: means over the finite steps since the last one. None if there is none."""
         if not self.pending:
             return None
         results, self.pending = self.pending, []
@@ -76,41 +76,44 @@ class Meter:
             "progress": done / total,
             "task_progress": step / phase.steps,
             "seconds": self.seconds,
-            "seconds_left": self.seconds / done * (total - done),
+            "seconds_left": self._seconds_left(done, total),
             "bad_steps": self.bad_steps,
             "peak_memory_mb": peak_memory(),
         }
 
+    def _seconds_left(self, done: int, total: int) -> float | None:
+        """At the rate since the first line of this start; None while that is too short to tell."""
+        now = time.monotonic()
+        if self.warm is None:
+            self.warm = now, done
+        since, before = self.warm
+        return (now - since) / (done - before) * (total - done) if now - since > WARM_UP_SECONDS else None
+
     def _guard(self, phase: Phase, first_step: int, table: Tensor, finite: Tensor, names: list[str]) -> None:
-        """Bad steps were left out on the device; here the host learns of them and stops when they are too many."""
+        """The device has skipped bad steps already. Here the host learns of them, and stops if there are too many."""
         bad = (~finite).nonzero().squeeze(1).tolist()
         if not bad:
             return
         self.bad_steps += len(bad)
         if self.bad_steps <= self.allowed:
             return
-        fine = dict(zip(names, torch.isfinite(table[bad[0]]).tolist()))
+        finite_values = dict(zip(names, torch.isfinite(table[bad[0]]).tolist()))
         sums = {"loss": "the sum of the terms", "gradient_norm": "its gradient"}
-        guilty = [f"term {name}" for name in names if name not in sums and not fine[name]]
-        guilty = guilty or [text for name, text in sums.items() if not fine[name]] or ["its gradient, at any scale"]
+        culprits = [f"term {name}" for name in names if name not in sums and not finite_values[name]]
+        culprits = (
+            culprits
+            or [text for name, text in sums.items() if not finite_values[name]]
+            or ["its gradient, at any scale"]
+        )
         step = first_step + bad[0]
         raise Diverged(
-            f"the loss is not finite in task {phase.task + 1} at step {step}: {', '.join(guilty[:4])}. The update was "
-            f"left out, and the last checkpoint is good. The batch can be built again from seed {self.seed}, task "
-            f"{phase.task + 1} and step {step}. Try a lower --learning-rate, or --skip-bad-steps N to leave out up "
-            f"to N such steps."
+            f"the loss is not finite in task {phase.task + 1} at step {step}: {', '.join(culprits[:4])}. The update "
+            f"was skipped. The batch can be built again from seed {self.seed}, task {phase.task + 1} and step {step}. "
+            f"Try a lower --learning-rate, or --skip-bad-steps N to skip up to N such steps."
         )
 
 
 def _mean(column: Tensor) -> float | None:
-    """None for a gradient norm whose every step overflowed half precision while it looked for its scale."""
+    """None for a gradient norm that overflowed in every step, while half precision was looking for its scale."""
     fine = column[torch.isfinite(column)]
     return float(fine.mean()) if len(fine) else None
-
-
-def peak_memory() -> float:
-    """Megabytes: the most that this process has held on the GPU, or else in all."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,7 +1,8 @@
-"""runs/NAME: what is on disk is the truth. One process at a time, never over somebody else's files."""
+"""runs/NAME: the files of one run. One process at a time writes them, and never through a link to somewhere else."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform
@@ -13,78 +14,106 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import read_json, write_json
 from osiris.training.config import Config, from_dict, to_dict
 
-UNIMPORTANT = {
+MAY_CHANGE = {
     *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
-    *("device", "micro_batch"),
+    *("device", "micro_batch", "data_dir"),
 }
-"""Engine fields that may differ when a run is continued. The last two change how a step is computed, not what: a run
-may move to another device or need less memory, and then agrees with an uninterrupted one up to rounding."""
+"""Settings that may differ when a run is continued. `device` and `micro_batch` change how a step is computed, not what:
+the continued run agrees with an uninterrupted one up to rounding."""
 
 
 class RunDirectory:
-    """Opened for one run: locked, checked against the config, with the paths of design.md."""
+    """The paths of a run, locked and checked while it is open."""
 
-    def __init__(self, path: Path, owner: bool = True) -> None:
-        """`owner`: the one process of a run that locks and writes; the others only read."""
-        self.path, self.owner = path, owner
-        self._lock: IO[str] | None = None
+    def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
+        """`owner`: this process locks and writes; the others of a run only read."""
+        self.path, self.owner, self.lock = path, owner, lock
+        self._lock: int | None = None
 
-    config = property(lambda self: self.path / "config.json")
-    environment = property(lambda self: self.path / "environment.json")
-    log = property(lambda self: self.path / "log.jsonl")
-    metrics = property(lambda self: self.path / "metrics.json")
-    checkpoints = property(lambda self: self.path / "checkpoints")
-    evaluation = property(lambda self: self.path / "evaluation")
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    def weights(self, task: int) -> Path:
+        return self.checkpoints / f"task-{task + 1:02d}.safetensors"
 
     def __enter__(self) -> RunDirectory:
         if not self.owner:
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("a+")
+            refuse_links_to_elsewhere(self.path)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
-        if not self._acquire():
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
-            self._lock.close()
-            self._lock = None
-            raise UserError(f"{self.path} is in use by {holder}. Wait for it, or choose another --out.")
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._lock.flush()
+        try:
+            if self.lock:
+                self._acquire(self._lock)
+        except UserError:
+            os.close(self._lock)
+            raise
+        os.truncate(self._lock, 0)
+        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
         return self
 
-    def _acquire(self) -> bool:
-        """The kernel drops this lock with its process, so a stale lock file never blocks. After an elastic restart the
-        process before us may need a moment to be gone."""
-        assert self._lock is not None
+    def _acquire(self, lock: int) -> None:
+        """The kernel releases this lock with its process, so a stale lock file never blocks. After an elastic restart,
+        the process before us may need a moment to end."""
         patience = 10.0 if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) else 0.0
         deadline = time.monotonic() + patience
         while True:
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except OSError:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise UserError(
+                        f"the file system of {self.path} does not support locks ({error.strerror}), so osiris cannot "
+                        "keep other processes out. Choose another --out, or use --no-lock if you are sure that no "
+                        "other process uses this directory: two would overwrite each other's files."
+                    ) from None
                 if time.monotonic() >= deadline:
-                    return False
+                    holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
+                    raise UserError(
+                        f"{self.path} is in use by {holder}. Wait until it ends, or choose another --out."
+                    ) from None
                 time.sleep(0.2)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._lock is not None:
-            self._lock.truncate(0)
-            self._lock.close()
+            os.truncate(self._lock, 0)
+            os.close(self._lock)
 
     def claim(self, config: Config) -> Config:
-        """Make sure that the directory is free or holds this very run; returns the config, complete.
+        """Make sure that the directory is empty or holds this very run; returns the config, completed.
 
-        Without --threads a continued run keeps its number of threads: another machine may have more cores.
+        Without --threads, a continued run keeps its number of threads, because another machine may have more cores.
         """
         if not self.config.exists():
             ours = (".lock", ".config.json.")  # the second: a kill while the config was being written
@@ -95,47 +124,79 @@ class RunDirectory:
         existing = read_config(self.path)
         if config.engine.threads is None:
             config = replace(config, engine=replace(config.engine, threads=existing.engine.threads))
-        mine, theirs = relevant(config), relevant(existing)
-        differing = sorted(key for key in mine | theirs if mine.get(key) != theirs.get(key))
+        differing = differences(settings(existing), settings(config))
         if differing:
-            shown = ", ".join(f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here" for key in differing[:4])
-            raise UserError(f"{self.path} already holds a different run: {shown}. Choose another --out.")
+            raise UserError(f"{self.path} already holds a different run: {differing}. Choose another --out.")
         return config
 
     def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
-        """config.json once, after all checks; in environment.json one entry per start: a run may move to another
-        machine. What a kill in the middle of writing left behind is removed."""
+        """Write config.json once, after all checks, and one entry per start to environment.json, because a run may
+        move to another machine. Remove what a kill left behind in the middle of writing."""
         for folder in (self.path, self.checkpoints, self.evaluation):
             for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
                 leftover.unlink(missing_ok=True)
         if not self.config.exists():
             write_json(self.config, {"config": to_dict(config), "composition": composition})
-        entries = read_json(self.environment) if self.environment.exists() else []
-        write_json(self.environment, [*entries, environment(device, world)])
+        write_json(self.environment, [*self._earlier_starts(), environment(device, world)])
+
+    def _earlier_starts(self) -> list[dict[str, Any]]:
+        if not self.environment.exists():
+            return []
+        try:
+            entries = read_json(self.environment)
+        except ValueError:
+            entries = None
+        if isinstance(entries, list):
+            return entries
+        warn(f"{self.environment} is damaged; it is started again without the entries of earlier starts.")
+        return []
+
+    def require_present(self) -> None:
+        """Saving would create parts of a directory that somebody has removed or renamed."""
+        if not self.config.exists():
+            raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
 
 
-def relevant(config: Config) -> dict[str, Any]:
-    """The config, flat, without what may change between the parts of a run."""
+def refuse_links_to_elsewhere(path: Path) -> None:
+    """A received run directory may hold links to files of the user: writing through them would overwrite those."""
+    root = path.resolve()
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            item = Path(folder) / name
+            if item.is_symlink() and not item.resolve().is_relative_to(root):
+                raise UserError(f"{item} is a link to {item.resolve()}, outside the run directory. Remove the link.")
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """The config, flat, without what may change when a run is continued."""
     flat: dict[str, Any] = {}
     for name, value in to_dict(config).items():
-        if isinstance(value, dict):
-            flat.update({f"{name}.{key}": item for key, item in value.items() if key not in UNIMPORTANT})
-        else:
-            flat[name] = value
-    flat.pop("data.data_dir", None)
+        parts = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        flat.update({key: item for key, item in parts.items() if key.rpartition(".")[2] not in MAY_CHANGE})
     return flat
 
 
+def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """`seed is 1 there and 0 here, ...`; empty if there is no difference."""
+    names = sorted(name for name in there | here if there.get(name) != here.get(name))
+    return ", ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in names[:4])
+
+
 def read_config(path: Path) -> Config:
+    """The config of a run directory, or of a config.json."""
+    file = path / "config.json" if path.is_dir() or path.suffix != ".json" else path
     try:
-        record = read_json(path / "config.json")
+        record = read_json(file)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path} is not a run directory: {file} does not exist.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}.") from None
+    if not isinstance(record, dict) or "config" not in record:
+        raise UserError(f"{file} is not the config.json of a run: it has no entry `config`.")
+    try:
         return from_dict(record["config"])
-    except FileNotFoundError:
-        raise UserError(f"{path} is no run directory: it has no config.json.") from None
-    except (KeyError, ValueError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path / 'config.json'} cannot be read ({error}).") from error
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
 
 
 def environment(device: str, world: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from osiris.evaluation.overfitting import overfitting
 from osiris.framework.terms import X
 from osiris.models.normalisation import frozen_statistics
 from osiris.training.engine import Engine
-from osiris.training.plan import Phase
+from osiris.training.schedule import Phase
 
 
 class Tracker:

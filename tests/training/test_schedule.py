@@ -17,9 +17,8 @@ from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.cost import encoder_work
 from osiris.framework.methods import D1_ONLY, FT, OFFLINE, find_method
-from osiris.training.config import Config, LearningConfig
-from osiris.training.plan import SMALLEST, Phase, batch_indices, learning_rate, phases, steps_per_epoch
-from osiris.training.start import check_sizes
+from osiris.training.config import LearningConfig
+from osiris.training.schedule import SMALLEST, Phase, batch_indices, check_sizes, learning_rate, phases, steps_per_epoch
 from tiny import tiny_benchmark
 
 sizes = st.integers(4, 200)
@@ -94,11 +93,17 @@ def test_steps_of_the_paper() -> None:
 
 
 def test_too_few_images_are_refused() -> None:
-    with pytest.raises(UserError, match="fewer than a batch of 16; use --batch-size 8"):
-        phases(tiny_benchmark(2, 8), FT, 1, 16)
-    with pytest.raises(UserError, match="learning needs 4"):
+    with pytest.raises(UserError, match="learning needs at least 4"):
         phases(tiny_benchmark(2, 3), FT, 1, 4)
-    assert phases(tiny_benchmark(2, 8), OFFLINE, 1, 16), "joined tasks make a whole batch"
+
+
+def test_a_task_smaller_than_a_batch_is_one_batch() -> None:
+    small = phases(tiny_benchmark(2, 8), FT, 3, 16)
+    assert [(phase.batch_size, phase.steps, phase.batch_sizes) for phase in small] == [(8, 3, (8, 8))] * 2
+    assert len(batch_indices(small[1], 0, 2)) == 8
+    (text,) = check_sizes(small, find_method("ft"), LearningConfig(batch_size=16))
+    assert "2 tasks (the first: 1) have fewer images than a batch of 16" in text
+    assert phases(tiny_benchmark(2, 8), OFFLINE, 1, 16)[0].batch_size == 16
 
 
 def test_learning_rate() -> None:
@@ -115,8 +120,16 @@ def test_a_first_task_too_short_for_the_memory_is_refused() -> None:
     whole = tiny_benchmark(tasks=2, per_task=13)
     train = Split(ArrayImages(np.zeros((23, 3, 8, 8), np.uint8)), torch.tensor([0] * 10 + [1] * 13))
     benchmark = replace(whole, train=train)
-    config = Config(learning=LearningConfig(epochs=1, batch_size=10, memory_size=50))
+    learning = LearningConfig(epochs=1, batch_size=10, memory_size=50)
+    plan = phases(benchmark, FT, 1, 10)
     with pytest.raises(UserError, match="task 1 offers 10 images"):
-        check_sizes(config, find_method("lump"), benchmark)
-    check_sizes(replace(config, learning=replace(config.learning, epochs=2)), find_method("lump"), benchmark)
-    check_sizes(config, find_method("er"), benchmark)
+        check_sizes(plan, find_method("lump"), learning)
+    check_sizes(plan, find_method("lump"), replace(learning, epochs=2))
+    check_sizes(plan, find_method("er"), learning)
+
+
+def test_a_batch_that_would_replay_nothing_is_refused() -> None:
+    plan = phases(tiny_benchmark(2, 20), FT, 2, 8)
+    method = replace(find_method("er"), replay=0.1)
+    with pytest.raises(UserError, match=r"would replay none with it; use a --replay-fraction of 0\.25 or more"):
+        check_sizes(plan, method, LearningConfig(epochs=2, batch_size=8, memory_size=50))

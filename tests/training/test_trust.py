@@ -1,0 +1,399 @@
+"""Run directories, configs and data that are damaged, changed, or made by somebody else."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from osiris import cli, console
+from osiris.data.benchmark import TaskContent
+from osiris.errors import Stopped, UserError
+from osiris.evaluation import baselines
+from osiris.files import read_json, write_json
+from osiris.models import build_encoder
+from osiris.training import loop, run_directory
+from osiris.training.config import Config, from_dict, to_dict
+from osiris.training.engine import Engine
+from osiris.training.presets import preset
+from tiny_runs import assert_same_run, benchmark, config
+
+SETTINGS = config("osiris-r", log_every=3)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSIRIS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(loop, "load_benchmark", lambda _: replace(benchmark(), contents=CONTENTS))
+        yield Path(os.environ["OSIRIS_CACHE"])
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(SETTINGS, run, quiet=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def half(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped in its third task."""
+    run = tmp_path_factory.mktemp("half") / "run"
+    _stop_at(run, task=2, step=1)
+    return run
+
+
+def _stop_at(run: Path, task: int, step: int, settings: Config = SETTINGS) -> None:
+    do = Engine.step
+
+    def stopping(self: Engine, phase: Any, number: int) -> Any:
+        if (phase.task, number) == (task, step):
+            signal.raise_signal(signal.SIGTERM)
+        return do(self, phase, number)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match=f"Continue with: .* --resume {run}"):
+        patch.setattr(Engine, "step", stopping)
+        loop.train(settings, run, quiet=True)
+
+
+@pytest.fixture
+def run(half: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    shutil.copytree(half, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _said(capsys: pytest.CaptureFixture[str]) -> Callable[[str], bool]:
+    """Whether standard error has a text, wherever its lines are broken."""
+    error = "".join(capsys.readouterr().err.split())
+    return lambda text: "".join(text.split()) in error
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def change(path: Path) -> None:
+    """One digit."""
+    path.write_text(re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), path.read_text(), count=1))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+# Configs
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("engine.precision", 32), ("encoder.norm", "BN"), ("learning.optimiser", "AdamW"), ("encoder.stem", "Large")],
+        *[("learning.schedule", "Cosine"), ("seed", "0"), ("seed", True), ("seed", None), ("learning.epochs", 2.5)],
+        *[("learning.tau", "0.1"), ("encoder.blocks", [1, "1"]), ("encoder.blocks", "1111"), ("engine.tf32", 1)],
+        *[("method", "ft"), ("method.method", ["ft"]), ("evaluation.protocols", "task-aware"), ("engine.init", 3)],
+        *[("evaluation.k", 0), ("learning.momentumm", 0.9), ("engine.save_every", float("inf")), ("seed", 2**60)],
+        *[("learning.learning_rate", float("nan")), ("data.benchmark", 5), ("evaluation.protocols", ["../../x"])],
+    ],
+)
+def test_a_config_is_read_as_strictly_as_the_command_line(
+    name: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = to_dict(SETTINGS)
+    *groups, field = name.split(".")
+    (record[groups[0]] if groups else record)[field] = value
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": record}))
+    assert cli.main(["train", "--config", str(path), "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and len(told.strip().splitlines()) == 1
+    assert field.replace("_", "-") in told.replace("_", "-") or groups[0] in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"config": []}', '{"config": null}', "{", '{"metrics": 1}', "\xff"])
+def test_what_is_not_a_config_is_refused_in_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    assert cli.main(["train", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["paper", "paper-released", "fast", "smoke"])
+def test_presets_pass_their_own_check_and_survive_a_file(name: str) -> None:
+    settings = preset(name, "split-cifar100-20")
+    settings.check()
+    assert from_dict(json.loads(json.dumps(to_dict(settings)))) == settings
+
+
+def test_the_preset_paper_released_halves_the_gradient_of_the_paper() -> None:
+    """lr/2 and twice the weight decay: the decay per step is the same, the gradient counts half."""
+    paper, released = preset("paper", "split-cifar100-20"), preset("paper-released", "split-cifar100-20")
+    assert released.learning.learning_rate == paper.learning.learning_rate / 2 == 0.015
+    assert released.learning.weight_decay == 2 * paper.learning.weight_decay == 1e-3
+    same = replace(released.learning, learning_rate=0.03, weight_decay=5e-4)
+    assert replace(released, preset="paper", learning=same) == paper
+
+
+# Data
+
+
+def _content(train: int, digest: str) -> TaskContent:
+    return {"name": "week", "train": train, "test": 8, "images": digest, "order": digest}
+
+
+CONTENTS = (_content(28, "a"), _content(28, "b"), _content(28, "c"))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (_content(27, "d"), r"task 2 \(week\): 28 training images before, 27 now"),
+        (_content(28, "d"), r"task 2 \(week\): some images or labels have changed"),
+    ],
+)
+def test_a_run_does_not_continue_on_other_data(
+    content: TaskContent, told: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(benchmark(), contents=(CONTENTS[0], content, CONTENTS[2]))
+    monkeypatch.setattr(loop, "load_benchmark", lambda _: changed)
+    with pytest.raises(UserError, match=f"have changed since this run was saved: {told}. Restore them"):
+        loop.train(SETTINGS, run, quiet=True)
+
+
+# Files of a run
+
+
+@pytest.mark.parametrize("name", [".lock", "log.jsonl", "config.json", "checkpoints", "evaluation/x.json"])
+def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str, run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    if name == "checkpoints":
+        (run / name).rename(target)
+    else:
+        target.write_text("years of work")
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(target)
+    with pytest.raises(UserError, match=r"is a link to .*precious, outside the run directory"):
+        loop.train(SETTINGS, run, quiet=True)
+    assert target.is_dir() or target.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("damage", [cut, empty, change, remove])
+def test_a_damaged_evaluation_is_made_again(
+    damage: Callable[[Path], None], run: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run / "evaluation" / "task-02.json")
+    damage(run / "environment.json")
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+    said = _said(capsys)
+    assert said("task-02.json is damaged or missing; it is computed again")
+    assert said("environment.json is damaged") == (damage in (cut, empty))
+
+
+def test_an_evaluation_whose_weights_are_damaged_too_is_refused(run: Path) -> None:
+    cut(run / "evaluation" / "task-01.json")
+    cut(run / "checkpoints" / "task-01.safetensors")
+    with pytest.raises(UserError, match=r"task-01\.json is damaged or missing, and .*task-01\.safetensors"):
+        loop.train(SETTINGS, run, quiet=True)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, change])
+def test_damaged_metrics_are_made_again(damage: Callable[[Path], None], whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    damage(run / "metrics.json")
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+
+
+def test_a_finished_run_without_checkpoints_keeps_its_metrics(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run, ignore=shutil.ignore_patterns("*.pt"))
+    metrics = loop.train(SETTINGS, run, quiet=True)
+    assert metrics is not None and metrics.plain() == read_json(whole / "metrics.json")
+    cut(run / "metrics.json")
+    with pytest.raises(UserError, match=r"metrics\.json"):
+        loop.train(SETTINGS, run, quiet=True)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, change])
+def test_a_damaged_baseline_is_measured_again(
+    damage: Callable[[Path], None], run: Path, whole: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (cache / "baselines").iterdir()
+    damage(path)
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+    assert _said(capsys)("measured again")
+
+
+def test_a_cache_that_cannot_be_written_is_named_and_does_without(
+    run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setenv("OSIRIS_CACHE", "/nowhere")
+    monkeypatch.setattr(baselines, "write_sealed_json", fail)
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+    said = _said(capsys)
+    assert said("/nowhere/baselines/") and said("cannot be written (Read-only file system)")
+
+
+def test_the_state_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    _stop_at(other, task=0, step=1, settings=replace(SETTINGS, seed=1))
+    shutil.copy(other / "checkpoints" / "latest.pt", run / "checkpoints" / "latest.pt")
+    with pytest.raises(UserError, match="belongs to another run: seed is 1 there and 0 here"):
+        loop.train(SETTINGS, run, quiet=True)
+
+
+def test_deleted_checkpoints_are_noticed(run: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (run / "checkpoints").glob("*.pt"):
+        path.unlink()
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+    assert _said(capsys)("has no checkpoint, so the run starts again")
+
+
+# Locks, disks, signals, names
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks(
+    number: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
+        loop.train(SETTINGS, run, quiet=True)
+    assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_while_saving_is_one_line(
+    number: int, run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match="The last checkpoint is intact"):
+        patch.setattr(torch, "save", fail)
+        loop.train(SETTINGS, run, quiet=True)
+    loop.train(SETTINGS, run, quiet=True)
+    assert_same_run(whole, run)
+
+
+def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Engine.step
+
+    def removing(self: Engine, *given: Any) -> Any:
+        shutil.rmtree(run, ignore_errors=True)
+        return step(self, *given)
+
+    monkeypatch.setattr(Engine, "step", removing)
+    with pytest.raises(UserError, match="was removed or renamed while the run was using it"):
+        loop.train(SETTINGS, run, quiet=True)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_run_starts(
+    number: signal.Signals, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 75 before there is a state, too: the same command can simply be given again."""
+
+    def load(_: object) -> None:
+        signal.raise_signal(number)
+        raise AssertionError("still here")
+
+    monkeypatch.setattr(loop, "load_benchmark", load)
+    with pytest.raises(Stopped, match="Nothing was saved yet: give the same command again"):
+        loop.train(SETTINGS, tmp_path / "run", quiet=True)
+
+    def dispatch(*_: object) -> int:
+        signal.raise_signal(number)
+        raise AssertionError("still here")
+
+    monkeypatch.setattr(cli, "dispatch", dispatch)
+    assert cli.main(["report"]) == Stopped.exit_code
+
+
+def test_nohup_stays_nohup(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(cli, "dispatch", lambda *_: int(signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN))
+        assert cli.main(["report"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_names_with_markup_and_escapes_are_shown_as_they_are(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "o[/b]x\x1b[2J"
+    shutil.copytree(whole, run)
+    assert cli.main(["train", "--resume", str(run)]) == 0
+    assert cli.main(["train", "--resume", str(run / "\x1b[31m")]) == 2
+    told = capsys.readouterr()
+    assert "o[/b]x\\x1b[2J" in told.out.replace("\n", "") and "\x1b" not in told.out + told.err
+    assert console.printable("a\x1b\x07\nb\u202e") == "a\\x1b\\x07\nb\\u202e"
+
+
+def test_links_inside_the_run_directory_are_fine(run: Path) -> None:
+    (run / "newest").symlink_to("checkpoints/latest.pt")
+    run_directory.refuse_links_to_elsewhere(run)
+
+
+def test_a_sealed_file_notices_every_change(tmp_path: Path) -> None:
+    from osiris.files import read_sealed_json, write_sealed_json
+
+    path = tmp_path / "x.json"
+    write_sealed_json(path, {"a": [1.5, None]})
+    assert read_sealed_json(path) == {"a": [1.5, None]}
+    for record in ({"a": [1.5, None]}, {**read_json(path), "value": {"a": [1.25, None]}}, [], {"digest": 1}):
+        write_json(path, record)
+        with pytest.raises(ValueError, match="does not match"):
+            read_sealed_json(path)
+
+
+def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Zero would make every block the identity, and shift every T."""
+    from osiris.training import run_evaluation
+
+    built: list[torch.nn.Module] = []
+
+    def keep(make: Callable[[int], torch.nn.Module], *_: object) -> None:
+        built.append(make(0))
+
+    monkeypatch.setattr(run_evaluation, "untrained_baseline", keep)
+    run_evaluation.baseline_of(SETTINGS, benchmark(), torch.device("cpu"))
+    weights = [value for name, value in built[0].named_parameters() if value.ndim == 1 and name.endswith("weight")]
+    assert weights and all(bool((value == 1).all()) for value in weights)
+    zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]
+    assert any(value.ndim == 1 for value in zeroed)
