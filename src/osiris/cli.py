@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "paper": "the paper's published numbers",
     "list": "methods, benchmarks, presets",
     "data": "fetch, verify and look at a benchmark's images",
+    "bench": "the speeds that matter on this machine, as ratios",
     "doctor": "versions, device, threads, data found, free disk",
 }
 
