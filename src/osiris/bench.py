@@ -31,8 +31,8 @@ from osiris.randomness import generator
 from osiris.training.config import Config, LearningConfig
 from osiris.training.engine import Engine
 from osiris.training.estimate import encoder_flops
-from osiris.training.plan import Phase, phases
 from osiris.training.presets import fast
+from osiris.training.schedule import Phase, phases
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
@@ -151,11 +151,11 @@ def second_task(method: str, config: Config) -> tuple[Engine, Phase]:
     chosen, benchmark = find_method(method), load_benchmark(config.data)
     first, second, *_ = phases(benchmark, chosen, config.learning.epochs, config.learning.batch_size)
     engine = Engine(config, chosen, benchmark, torch.device("cpu"))
-    engine.objective.begin_task(engine.world(first, 0))
+    engine.model.begin_task(engine.task_context(first, 0))
     for step in range(2):
         engine.step(first, step)
-    engine.objective.end_task(engine.world(first, first.steps))
-    engine.objective.begin_task(engine.world(second, 0))
+    engine.model.end_task(engine.task_context(first, first.steps))
+    engine.model.begin_task(engine.task_context(second, 0))
     return engine, second
 
 
@@ -191,7 +191,8 @@ def _step_ratio(config: Config, repeats: int) -> float:
 def loss_share(repeats: int) -> list[Row]:
     """All losses of osiris-d at 256 + 192 images, against the passes of the paper's encoder (16 images, scaled up)."""
     x, y, past = (torch.nn.functional.normalize(torch.randn(2, count, 128), dim=-1) for count in (256, 192, 256))
-    x.requires_grad_(), y.requires_grad_()
+    x.requires_grad_()
+    y.requires_grad_()
 
     def all_losses() -> None:
         cross = losses.cross(x, y) + losses.cross(y, x)
