@@ -6,10 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from osiris.data.benchmark import Benchmark
+from osiris.data.images import ArrayImages
 from osiris.errors import UserError
+from osiris.framework.methods import find_method
 from osiris.models import EncoderConfig, build_encoder
 from osiris.models.fast import FastEncoder, ScaledConv
 from osiris.models.whitening import patches, principal_components, whitening_filters
+from osiris.training.config import Config, LearningConfig
+from osiris.training.engine import Engine
+from tiny import HEADS, tiny_benchmark
 
 CONFIG = EncoderConfig(family="fast", width=32, blocks=(1, 1))
 
@@ -85,3 +91,25 @@ def test_any_image_size(side: int) -> None:
 def test_a_shape_that_cannot_work_is_refused(config: EncoderConfig) -> None:
     with pytest.raises(UserError, match=r"--width|--blocks"):
         build_encoder(config)
+
+
+def test_all_methods_start_from_the_fit_to_the_first_task() -> None:
+    """Later tasks' images leave no trace in the encoder before they are seen; frozen copies start as the encoder."""
+    config = Config(encoder=CONFIG, projector=HEADS, learning=LearningConfig(batch_size=8, memory_size=12))
+
+    def states(name: str, benchmark: Benchmark) -> dict[str, Tensor]:
+        engine = Engine(config, find_method(name), benchmark, torch.device("cpu"))
+        for module in engine.model.modules():
+            if isinstance(module, FastEncoder):
+                assert torch.equal(module.conv1.weight, engine.networks.encoder.get_parameter("conv1.weight"))
+        return engine.networks.encoder.state_dict()
+
+    benchmark, other = tiny_benchmark(size=16), tiny_benchmark(size=16)
+    later = other.train.task > 0
+    assert isinstance(other.train.images, ArrayImages)
+    other.train.images.array[later.numpy()] = 255 - other.train.images.array[later.numpy()]
+    reference = states("ft", benchmark)
+    for name in ("osiris-d", "pocon", "offline"):
+        assert all(torch.equal(reference[key], value) for key, value in states(name, other).items()), name
+    other.train.images.array[:, 0] = 255 - other.train.images.array[:, 0]
+    assert not torch.equal(reference["conv1.weight"], states("ft", other)["conv1.weight"])
