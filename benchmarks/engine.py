@@ -28,7 +28,7 @@ from osiris.framework.methods import ZOO, find_method
 from osiris.models import EncoderConfig
 from osiris.training.config import Config
 from osiris.training.engine import Engine
-from osiris.training.estimate import estimate_memory
+from osiris.training.estimate import estimate_memory, total
 from osiris.training.presets import fast, paper
 from osiris.training.schedule import Phase, phases
 
@@ -97,7 +97,7 @@ def micro_batch() -> None:
             method, benchmark, learning = find_method("osiris-d"), load_benchmark(config.data), config.learning
             plan = phases(benchmark, method, learning.epochs, learning.batch_size)
             engine = Engine(config, method, benchmark, torch.device("cpu"))
-            sizes.append(estimate_memory(engine, plan, pieces).total / 2**20)
+            sizes.append(total(estimate_memory(engine, plan, pieces)) / 2**20)
         print(f"{pieces!s:14}{measured['seconds']:8.1f}{measured['megabytes']:10.0f}{sizes[0]:10.0f}{sizes[1]:17.0f}")
 
 

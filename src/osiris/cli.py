@@ -7,11 +7,10 @@ import inspect
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from osiris.errors import Diverged, Stopped, UserError, unknown
+from osiris.training.interrupt import Interrupt
 
 COMMANDS: dict[str, str] = {
     "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
@@ -56,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"osiris {osiris.__version__}")
         return 0
     try:
-        with stoppable():
+        # From the first moment, also for commands that start others; training has an Interrupt of its own.
+        with Interrupt(signal.SIGTERM, signal.SIGHUP) as interrupt, interrupt.at_once():
             return dispatch(argv[0], argv[1:])
     except (UserError, Stopped, Diverged) as error:
         return _fail(str(error), error.exit_code)
@@ -71,28 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno is None or error.filename is None:
             raise
         return _fail(f"{error.filename}: {error.strerror}. Choose another path, or change its permissions.", 2)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end any command in an orderly way, from its first moment; training has handlers of its own."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Stopped("stopped. Give the same command again to continue.")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {
-        number: signal.signal(number, stop)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # nohup
-    }
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def dispatch(name: str, argv: list[str]) -> int:

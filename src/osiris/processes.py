@@ -56,11 +56,11 @@ def alone() -> Iterator[None]:
 
 
 PATIENCE = timedelta(days=7)
-"""One process may fetch data or ask the KNN for hours while the others wait. Who died is noticed by its closed
-connection, not by the clock."""
+"""One process may fetch data or evaluate for hours while the others wait. A process that has died is noticed by its
+closed connection, not by the clock."""
 
 JOINING = timedelta(minutes=30)
-"""Until when all processes must have started."""
+"""All processes must have started within this time."""
 
 _control: Any = None
 """A process group on the CPU for decisions, so that they never make a GPU wait."""
@@ -92,11 +92,11 @@ def started() -> Iterator[None]:
 
 
 def meet(store: dist.Store, number: int, count: int) -> dist.Store:
-    """A part of torchrun's store that belongs to this start alone.
+    """A part of torchrun's store that belongs to this start only.
 
-    The store survives an elastic restart with the addresses of the dead in it (pytorch issue 135712), and the number
-    of restarts is not the same on all machines. So every process takes a fresh name, the first one proposes the list
-    of names it sees, and once everybody has found its own name in one list, that list names the part.
+    The store survives an elastic restart with the addresses of dead processes in it (pytorch issue 135712), and the
+    number of restarts differs between machines. So every process takes a fresh name, the first one proposes the list
+    of names it sees, and once every process has found its own name in one list, that list names the part.
     """
     own = uuid.uuid4().hex
     store.set(f"osiris/name/{number}", own)
@@ -114,7 +114,7 @@ def meet(store: dist.Store, number: int, count: int) -> dist.Store:
             if all(read(f"osiris/agreed/{process}") == names for process in range(count)):
                 return dist.PrefixStore(f"osiris/{names}", store)
         time.sleep(0.02)
-    raise RuntimeError(f"process {number}: not all of {count} processes have come within {JOINING}.")
+    raise RuntimeError(f"process {number}: not all of {count} processes have started within {JOINING}.")
 
 
 def share(count: int, process: int | None = None) -> slice:
@@ -155,7 +155,7 @@ def gather(rows: Tensor, count: int) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """Forward: sum over processes. Backward: sum over processes of the gradients (each used the sum its own way)."""
+    """Forward: sum over processes. Backward: sum over processes of the gradients, because each uses the sum itself."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Average all gradients over processes in one flat message. A late-starting head has none: it is left out."""
+    """Average all gradients over processes in one flat message. A head that is not used yet has none."""
     world = world_size()
     if world == 1:
         return
@@ -246,7 +246,7 @@ def together() -> Iterator[None]:
 
 
 def in_turn(work: Callable[[], T]) -> T:
-    """The same work in all processes, but first in one per machine: it may fill a cache that the others then read."""
+    """The same work in all processes, but first in one of each machine: it may fill a cache for the others."""
     results: list[T] = []
     for first in (True, False):
         with together():
@@ -255,14 +255,10 @@ def in_turn(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def broadcast(data: bytes) -> bytes:
-    """The first process' bytes, everywhere; what the others pass does not matter."""
+def broadcast(value: T) -> T:
+    """The first process' value, in all processes; what the others pass is ignored."""
     if world_size() == 1:
-        return data
-    size = torch.tensor([len(data)])
-    dist.broadcast(size, 0, group=_control)
-    own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank() == 0 and data else None
-    content = torch.empty(int(size), dtype=torch.uint8) if own is None else own
-    if len(content):
-        dist.broadcast(content, 0, group=_control)
-    return content.numpy().tobytes()
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, 0, group=_control)
+    return values[0]

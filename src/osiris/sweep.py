@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osiris.console import messages
+from osiris.console import Display
 from osiris.errors import UserError
-from osiris.training.loggers import describe, describe_evaluation, time_left
+from osiris.training.loggers import describe, describe_evaluation
 
 
 @dataclass
@@ -82,7 +82,9 @@ def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
     failures: list[str | None] = []
     workers = max(1, workers or os.cpu_count() or 1)
     waiting, running = [job for job in jobs if not job.finished], []
-    view = _LiveJobs(jobs) if messages.is_terminal else _PlainJobs()
+    display = Display(every=15)
+    for job in jobs:
+        display.show(job.title, float(job.finished), "finished before" if job.finished else "waiting")
     try:
         while waiting or running:
             while waiting and len(running) < workers:
@@ -90,14 +92,14 @@ def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
                 running[-1].start()
             time.sleep(0.25)
             for job in list(running):
-                view.show(job, job.read_log())
+                _show(display, job, job.read_log())
                 assert job.process is not None
                 if job.process.poll() is not None:
-                    view.show(job, job.read_log())
+                    _show(display, job, job.read_log())
                     running.remove(job)
                     failures.append(job.failure())
     finally:
-        view.close()
+        display.close()
         for job in running:  # after an error or Ctrl-C: each saves its state and stops
             assert job.process is not None
             job.process.terminate()
@@ -109,56 +111,12 @@ def run_jobs(jobs: list[Job], workers: int | None = None) -> None:
         raise UserError("\n".join(said))
 
 
-class _PlainJobs:
-    """Without a terminal: a line per task, and one now and then in between."""
-
-    def __init__(self, every: float = 15.0) -> None:
-        self.every, self.last = every, time.monotonic()
-
-    def show(self, job: Job, records: list[dict[str, Any]]) -> None:
-        for record in records:
-            if record["event"] == "evaluation":
-                print(f"{job.title}: {describe_evaluation(record)}", file=sys.stderr, flush=True)
-        if records and job.step and time.monotonic() - self.last > self.every:
-            self.last = time.monotonic()
-            print(f"{job.title}: {describe(job.step)}", file=sys.stderr, flush=True)
-
-    def close(self) -> None: ...
-
-
-class _LiveJobs:
-    """In a terminal: one bar per run with its task, epoch, terms, speed and time left."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
-        self.progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=messages)
-        self.rows = {
-            id(job): self.progress.add_task(
-                job.title,
-                total=1.0,
-                completed=int(job.finished),
-                text="finished before" if job.finished else "waiting",
-            )
-            for job in jobs
-        }
-        self.progress.start()
-
-    def show(self, job: Job, records: list[dict[str, Any]]) -> None:
-        row = self.rows[id(job)]
-        if job.finished:
-            self.progress.update(row, completed=1.0, text=describe_evaluation(job.evaluation) if job.evaluation else "")
-        elif job.step:
-            step = job.step
-            terms = " ".join(f"{name} {value:.2f}" for name, value in step["terms"].items())
-            text = (
-                f"task {step['task']}/{step['tasks']} epoch {step['epoch']}/{step['epochs']}  {terms}  "
-                f"{step['images_per_second']:.0f} images/s  {time_left(step)}"
-            )
-            self.progress.update(row, completed=step["progress"], text=text)
-        else:
-            self.progress.update(row, text="starting")
-
-    def close(self) -> None:
-        self.progress.stop()
+def _show(display: Display, job: Job, records: list[dict[str, Any]]) -> None:
+    """One row per run: its progress, and a line after every task."""
+    for record in records:
+        if record["event"] == "evaluation":
+            display.show(job.title, None, describe_evaluation(record), line=True)
+    if job.finished:
+        display.show(job.title, 1.0, describe_evaluation(job.evaluation) if job.evaluation else "finished")
+    elif records and job.step:
+        display.show(job.title, job.step["progress"], describe(job.step))

@@ -183,11 +183,11 @@ def turns(folder: Path) -> int:
     return processes.in_turn(work)
 
 
-def messages() -> tuple[list[bool], bytes, bytes, list[int]]:
+def messages() -> tuple[list[bool], bytes, dict[str, Tensor] | None, list[int]]:
     first = processes.rank() == 0
     flags = processes.agree_each([first, not first, False])
     said = processes.broadcast(b"from the first" if first else b"ignored")
-    nothing = processes.broadcast(b"")
+    nothing = processes.broadcast(None if first else {"x": torch.ones(1)})
     shares = [len(range(7)[processes.share(7, process)]) for process in range(processes.world_size())]
     return flags, said, nothing, shares
 

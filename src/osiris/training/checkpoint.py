@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -121,12 +120,7 @@ def load_for_all(folder: Path) -> dict[str, Any] | None:
     with processes.together():
         if processes.rank() == 0:
             state = load_state(folder)
-    if processes.world_size() == 1 or not processes.agree(state is not None):
-        return state
-    buffer = io.BytesIO()
-    if processes.rank() == 0:
-        torch.save(state, buffer)
-    return torch.load(io.BytesIO(processes.broadcast(buffer.getvalue())), map_location="cpu", weights_only=True)
+    return processes.broadcast(state)
 
 
 def read_state(path: Path) -> dict[str, Any]:

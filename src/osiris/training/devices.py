@@ -52,8 +52,7 @@ def prepare_device(config: Config, device: torch.device) -> None:
 
 def share_thread_count(config: Config) -> Config:
     """Every process uses the first one's number of threads, which may come from the run directory."""
-    threads = int(processes.broadcast(str(config.engine.threads).encode()))
-    return replace(config, engine=replace(config.engine, threads=threads))
+    return replace(config, engine=replace(config.engine, threads=processes.broadcast(config.engine.threads)))
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,42 +22,25 @@ EVALUATION_BATCH = 512
 GIGABYTE = 2**30
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """Bytes of one process on the training device."""
-
-    networks: int
-    """Parameters with their gradients and optimiser state, frozen copies, and what terms remember."""
-    memory: int
-    """The memory M."""
-    activations: int
-    """What one step keeps for its backward pass, its views and its largest intermediate results."""
-    evaluation: int
-    """One batch of evaluation and the features of bank and test images. Not needed at the same time as activations."""
-
-    @property
-    def total(self) -> int:
-        return self.networks + self.memory + max(self.activations, self.evaluation)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {value / GIGABYTE:.2f} GB" for name, value in vars(self).items())
-
-
-def estimate_memory(engine: Engine, plan: list[Phase], micro_batch: int | None = None) -> MemoryEstimate:
-    """For a step of a later task, which needs the most, in this process."""
-    learning, benchmark, encoder = engine.config.learning, engine.benchmark, engine.networks.encoder
-    trained = _bytes(p for p in engine.model.parameters() if p.requires_grad)
-    frozen = _bytes(p for p in engine.model.parameters() if not p.requires_grad)
+def estimate_memory(engine: Engine, plan: list[Phase], micro_batch: int | None = None) -> dict[str, int]:
+    """Bytes on the device of this process: `networks` (with gradients, optimiser state and frozen copies), `memory`,
+    `activations` of a step in a later task, which needs most, and `evaluation`, at another time than activations."""
+    model, benchmark, world = engine.model, engine.benchmark, processes.world_size()
+    trained = _bytes(p for p in model.parameters() if p.requires_grad)
+    frozen = _bytes(p for p in model.parameters() if not p.requires_grad)
     memory = _bytes(engine.memory.buffers())
-    buffers = _bytes(engine.model.buffers()) - memory
-    copies = 4 if learning.optimiser == "adamw" else 3  # with the gradient, and one moment or two
+    copies = 4 if engine.config.learning.optimiser == "adamw" else 3  # with the gradient, and one moment or two
     images = len(benchmark.bank) + len(benchmark.test or ())
-    world = processes.world_size()
-    with processes.alone(), frozen_statistics(engine.model):
-        largest, features = _largest_output(encoder, engine)
+    with processes.alone(), frozen_statistics(model):
+        largest, features = _largest_output(engine)
         activations = _step_bytes(engine, plan, micro_batch, largest, world)
     evaluation = 3 * largest * EVALUATION_BATCH + images * features * 4
-    return MemoryEstimate(trained * copies + frozen + buffers, memory, activations, evaluation)
+    networks = trained * copies + frozen + _bytes(model.buffers()) - memory
+    return {"networks": networks, "memory": memory, "activations": activations, "evaluation": evaluation}
+
+
+def total(parts: dict[str, int]) -> int:
+    return parts["networks"] + parts["memory"] + max(parts["activations"], parts["evaluation"])
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -68,51 +50,33 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _step_bytes(engine: Engine, plan: list[Phase], micro_batch: int | None, largest: int, world: int) -> int:
     """What autograd keeps is a polynomial of the batch size: parameters once, activations with each image,
     similarities with each pair. Three small steps determine it."""
+    task, size = plan[-1].task, engine.config.learning.view_size
+    shape = engine.benchmark.train.images.shape if size is None else (3, size, size)
     count = -(-max(phase.batch_sizes[1] for phase in plan) // world)
-    task = plan[-1].task
     replayed = engine.model.replayed(task, count)
-    rows = (count + replayed) / 2 if replayed else count
-    two, three, four = (_kept_by_a_step(engine, number, task) for number in (2, 3, 4))
-    slope, curvature = three - two, four - 2 * three + two
-    kept = two + slope * (rows - 2) + curvature * (rows - 2) * (rows - 3) / 2
-    inputs = engine.model.inputs(task)
-    images = 2 * rows * len(inputs)
-    views = images * 4 * math.prod(_view_shape(engine))
+    names = (X, Y) if replayed else (X,)
+    rows = (count + replayed) / len(names)
+
+    def step(number: int) -> object:
+        context = StepContext(engine.memory, torch.arange(number, device=engine.device), engine.config.seed, task, 0)
+        views = {name: torch.zeros(2, number, *shape, device=engine.device) for name in names}
+        inputs = engine.model.inputs(task)
+        rep = Representations(engine.networks, engine.model.make(views, context), None, inputs, None, engine.autocast)
+        return engine.model(rep, context)
+
+    def encode(number: int) -> Tensor:
+        with engine.autocast():
+            return engine.networks.encoder(torch.zeros(number, *shape, device=engine.device))
+
+    two, three, four = (_saved_bytes(engine, lambda number=number: step(number)) for number in (2, 3, 4))
+    kept = two + (three - two) * (rows - 2) + (four - 2 * three + two) * (rows - 2) * (rows - 3) / 2
+    images = 2 * rows * len(engine.model.inputs(task))
+    views = images * 4 * math.prod(shape)
     if micro_batch is not None and micro_batch < images:
         # Only the inputs are kept; the backward pass computes one piece after the other again.
-        kept += (micro_batch - images) * _kept_by_the_encoder(engine) + views
-        images = micro_batch
+        one = _saved_bytes(engine, lambda: encode(3)) - _saved_bytes(engine, lambda: encode(2))
+        kept, images = kept + (micro_batch - images) * one + views, micro_batch
     return int(kept + 2 * views + 2 * largest * images)
-
-
-def _view_shape(engine: Engine) -> tuple[int, int, int]:
-    size = engine.config.learning.view_size
-    return engine.benchmark.train.images.shape if size is None else (3, size, size)
-
-
-def _kept_by_a_step(engine: Engine, rows: int, task: int) -> int:
-    model, shape, learning = engine.model, _view_shape(engine), engine.config.learning
-    names = (X, Y) if model.replayed(task, learning.batch_size) else (X,)
-    slots = torch.arange(rows, device=engine.device)
-    context = StepContext(engine.memory, slots, engine.config.seed, task, 0, learning.tau)
-    views = {name: torch.zeros(2, rows, *shape, device=engine.device) for name in names}
-    made = model.make(views, context)
-
-    def step() -> tuple[Tensor, dict[str, Tensor]]:
-        rep = Representations(engine.networks, made, encode=model.inputs(task), autocast=engine.autocast)
-        return model(rep, context)
-
-    return _saved_bytes(engine, step)
-
-
-def _kept_by_the_encoder(engine: Engine) -> int:
-    """For each image."""
-
-    def forward(images: int) -> Tensor:
-        with engine.autocast():
-            return engine.networks.encoder(torch.zeros(images, *_view_shape(engine), device=engine.device))
-
-    return _saved_bytes(engine, lambda: forward(3)) - _saved_bytes(engine, lambda: forward(2))
 
 
 def _saved_bytes(engine: Engine, run: Callable[[], object]) -> int:
@@ -132,16 +96,17 @@ def _saved_bytes(engine: Engine, run: Callable[[], object]) -> int:
 
 
 @torch.no_grad()
-def _largest_output(encoder: nn.Module, engine: Engine) -> tuple[int, int]:
-    """(bytes of the largest output of any layer for one image, number of features)"""
+def _largest_output(engine: Engine) -> tuple[int, int]:
+    """(bytes of the largest output of any layer of the encoder for one image, number of features)"""
     sizes: list[int] = []
 
     def look(module: nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
             sizes.append(output.numel() * output.element_size() // 2)
 
-    hooks = [module.register_forward_hook(look) for module in encoder.modules()]
-    features = encoder(torch.zeros(2, *engine.benchmark.bank.images.shape, device=engine.device))
+    hooks = [module.register_forward_hook(look) for module in engine.networks.encoder.modules()]
+    images = torch.zeros(2, *engine.benchmark.bank.images.shape, device=engine.device)
+    features = engine.networks.encoder(images)
     for hook in hooks:
         hook.remove()
     return max(sizes), features.shape[1]
@@ -153,18 +118,19 @@ def check_memory(engine: Engine, plan: list[Phase]) -> None:
     if available is None:
         return
     sharing = processes.local_world_size() if engine.device.type == "cpu" else 1
-    estimate = estimate_memory(engine, plan, engine.config.engine.micro_batch)
-    if estimate.total * sharing <= available:
+    parts = estimate_memory(engine, plan, engine.config.engine.micro_batch)
+    needed = total(parts) * sharing
+    if needed <= available:
         return
     hint = "a smaller --batch-size or a smaller encoder (--width)"
-    if not engine.networks.batch_norm:
-        for micro_batch in (256, 128, 64, 32, 16):
-            if estimate_memory(engine, plan, micro_batch).total * sharing <= available:
-                hint = f"--micro-batch {micro_batch} (the same gradients, encoded in pieces), or {hint}"
-                break
+    for micro_batch in () if engine.networks.batch_norm else (256, 128, 64, 32, 16):
+        if total(estimate_memory(engine, plan, micro_batch)) * sharing <= available:
+            hint = f"--micro-batch {micro_batch} (the same gradients, encoded in pieces), or {hint}"
+            break
+    details = ", ".join(f"{name} {size / GIGABYTE:.2f} GB" for name, size in parts.items())
     raise UserError(
-        f"this run needs about {estimate.total * sharing / GIGABYTE:.1f} GB of memory on {engine.device} ({estimate}), "
-        f"and {available / GIGABYTE:.1f} GB are free. Use {hint}."
+        f"this run needs about {needed / GIGABYTE:.1f} GB of memory on {engine.device} ({details}), and "
+        f"{available / GIGABYTE:.1f} GB are free. Use {hint}."
     )
 
 

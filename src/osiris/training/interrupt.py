@@ -9,10 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from osiris.console import messages
 from osiris.errors import Stopped
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -21,14 +18,15 @@ class Interrupt:
     A second SIGINT stops immediately anywhere. Only the main thread receives signals: in others this does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.signals = signals or (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self.asked = False
         self._safe = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in self.signals:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and so do we
                     self._previous[number] = signal.signal(number, self._ask)
         return self
@@ -56,4 +54,6 @@ class Interrupt:
             self._safe = False
             raise Stopped("stopped.")
         if first and os.environ.get("RANK", "0") == "0":
+            from osiris.console import messages
+
             messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")

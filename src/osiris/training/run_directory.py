@@ -35,31 +35,10 @@ class RunDirectory:
     def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
         """`owner`: this process locks and writes; the others of a run only read."""
         self.path, self.owner, self.lock = path, owner, lock
+        self.config, self.environment = path / "config.json", path / "environment.json"
+        self.log, self.metrics = path / "log.jsonl", path / "metrics.json"
+        self.checkpoints, self.evaluation = path / "checkpoints", path / "evaluation"
         self._lock: int | None = None
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation"
 
     def weights(self, task: int) -> Path:
         return self.checkpoints / f"task-{task + 1:02d}.safetensors"
