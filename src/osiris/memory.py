@@ -64,7 +64,8 @@ class Memory(nn.Module):
         self.step[slots] = step
         for name in self.fields:
             value = (fields or {})[name]
-            self.get_buffer(f"field_{name}")[slots] = value.to(self.images.device, torch.float32)
+            field = self.get_buffer(f"field_{name}")
+            field[slots] = value.to(field)
 
     def advance(self, count: int) -> None:
         """Count `count` presentations, after their plan was carried out."""
