@@ -1,4 +1,4 @@
-"""The picture of tinyworld in the README: `python docs/make_contact_sheet.py`."""
+"""Draw the picture of tinyworld for the README: `python docs/make_contact_sheet.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Write docs/gallery.md and its pictures from a report: `python docs/make_gallery.py REPORT_FOLDER`.
 
-The commands that made the present gallery stand in docs/gallery.md itself.
+docs/gallery.md lists the commands that made it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from PIL import Image
 ORDER = (
     "overview",
     "accuracy",
+    "accuracy-methods",
     "trade-off",
     "matrices-class-agnostic",
     "tasks",
@@ -26,13 +27,14 @@ ORDER = (
     "similarity",
     "distributions",
     "maps",
+    "class-maps",
     "storage",
     "health",
     "losses",
     "views",
 )
 WIDTH = 1500
-"""Pixels at most; a page shows fewer."""
+"""Pixels at most."""
 HEAD = """# Gallery
 
 Every figure below is a file of one report, made by one command from run directories alone. The page itself,
@@ -54,15 +56,23 @@ def main(report: Path, docs: Path) -> None:
     parts = [HEAD.format(commands=commands(report), scale=scale(report))]
     for name in ORDER:
         for vector in sorted((report / "figures").glob(f"*-{name}.svg")):
+            if max((known for known in ORDER if vector.stem.endswith(f"-{known}")), key=len) != name:
+                continue  # class-maps also ends with maps
             text = vector.read_text(encoding="utf-8")
-            title, see = (unescape(re.search(rf"<{tag}>(.*?)</{tag}>", text).group(1)) for tag in ("title", "desc"))  # pyright: ignore
+            title, caption = (described(text, field) for field in ("title", "description"))
             shrink(vector.with_suffix(".png"), pictures / f"{name}.png")
-            parts.append(f"## {title}\n\n{see}\n\n![{title}](gallery/{name}.png)\n")
+            parts.append(f"## {title}\n\n{caption}\n\n![{title}](gallery/{name}.png)\n")
     (docs / "gallery.md").write_text("\n".join(parts), encoding="utf-8")
 
 
+def described(svg: str, field: str) -> str:
+    """A field of the metadata that every figure carries."""
+    match = re.search(rf"<dc:{field}>(.*?)</dc:{field}>", svg, re.DOTALL)
+    return unescape(match[1]) if match else ""
+
+
 def commands(report: Path) -> str:
-    """What was typed: runs that differ only in seed and folder are one line."""
+    """The command lines; runs that differ only in seed and folder share one."""
     page = (report / "report.html").read_text(encoding="utf-8")
     lines: dict[str, list[str]] = {}
     for command in re.findall(r'<li id="run-\d+".*?<code>(.*?)</code>', page):

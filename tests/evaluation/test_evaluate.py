@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as functional
 
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
@@ -82,21 +83,29 @@ def test_arrays_can_be_saved(evaluation, tmp_path):
     }  # fmt: skip
 
 
-def test_without_labels_only_health(make_benchmark):
+def test_without_labels_the_episodes_take_the_place_of_classes(make_benchmark):
     benchmark = make_benchmark(torch.arange(40) % 4, torch.arange(12) % 4, ((0, 1), (2, 3)))
     assert benchmark.test is not None
     test = dataclasses.replace(benchmark.test, label=None)
     bank = dataclasses.replace(benchmark.bank, label=None)
     unlabelled = dataclasses.replace(benchmark, bank=bank, test=test, class_names=(), tasks=((), ()))
     features = Features(torch.randn(40, 8), torch.randn(12, 8))
-    found = evaluate_features(features, unlabelled, ProtocolConfig())
-    assert found.numbers.plain().keys() == {"labelled", "bank_size", "test_size", "health", "missing"}
-    assert "the images have no labels" in str(found.numbers.missing)
-    assert "projection.points" in found.arrays and "label" not in found.arrays
-    nothing = evaluate_features(
-        Features(features.bank, None), dataclasses.replace(unlabelled, test=None), ProtocolConfig()
-    )
-    assert "there are no test images" in str(nothing.numbers.missing) and nothing.arrays == {}
+    evaluation = evaluate_features(features, unlabelled, ProtocolConfig())
+    fields = {"labelled", "bank_size", "test_size", "health", "task_level", "missing"}
+    assert evaluation.numbers.plain().keys() == fields
+    assert "the images have no labels" in str(evaluation.numbers.missing)
+    assert "projection.points" in evaluation.arrays and "label" not in evaluation.arrays
+    assert evaluation.arrays["task"].tolist() == test.task.tolist()
+    # Without test images a fifth of the bank is asked for its episode, and no image is its own neighbour.
+    apart = 100 * functional.one_hot(bank.task, 2).float() + torch.rand(40, 2)
+    alone = dataclasses.replace(unlabelled, test=None)
+    evaluation = evaluate_features(Features(apart, None), alone, ProtocolConfig(k=3))
+    assert "there are no test images" in str(evaluation.numbers.missing)
+    assert evaluation.numbers.task_level.accuracy == 100
+    assert sum(map(sum, evaluation.numbers.task_level.confusion)) == 8
+    queries, nearest = evaluation.arrays["neighbours.indices"], evaluation.arrays["neighbours.bank"]
+    assert not (nearest == queries[:, None]).any()
+    assert (bank.task[nearest.long()] == bank.task[queries.long()][:, None]).all()
 
 
 def test_a_task_without_test_images_has_no_accuracy(make_benchmark):

@@ -41,14 +41,7 @@ def many_runs(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def demo_report(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from osiris.report.page import make_report
-
-    return make_report(list(real_runs.values()), tmp_path_factory.mktemp("demo") / "report", "A <demo> & more")
-
-
-@pytest.fixture(scope="session")
 def full_report(many_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     from osiris.report.page import make_report
 
-    return make_report(many_runs, tmp_path_factory.mktemp("full") / "report")
+    return make_report(many_runs, tmp_path_factory.mktemp("full") / "report", "All <methods> & more")

@@ -23,7 +23,6 @@ def test_plasticity_consolidation_and_stability():
     assert curves.consolidation(POINTS)[1].tolist() == [30, 40, 50, 60]
     assert curves.of_task(POINTS, 0)[1].tolist() == [10, 20, 16, 12]
     assert curves.overall(POINTS)[1].tolist() == pytest.approx([16 / 3, 10, 18, 27])
-    assert curves.learned_so_far(POINTS)[1].tolist() == [10, 20, 23, 27]
     assert curves.plasticity(POINTS)[0].tolist() == [0.5, 1, 2, 3]
 
 

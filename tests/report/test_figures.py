@@ -1,27 +1,37 @@
-"""Every figure on its own: something is drawn, and what is drawn lies within its axes and its canvas."""
+"""Every figure on its own: something is drawn, within its axes and its canvas."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
-from matplotlib.collections import PathCollection
-from matplotlib.figure import Figure as Canvas
+from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 
 from osiris.evaluation.runs import load_runs
 from osiris.report import cost_tables, overfitting
-from osiris.report.figure import Figure, Panel, canvas_of
-from osiris.report.figures import analysis_figures, geometry_figures, image_figures, training_figures
+from osiris.report import figure as figures
+from osiris.report.figure import Figure
+from osiris.report.figures import accuracy, components, images, memory, representation, training
 from osiris.report.images import Source, find_images
 from osiris.report.studies import Study, studies
+from osiris.report.style import SETTINGS
 
 PROTOCOL = "class-agnostic"
 
 
+def only_study(paths: list[Path]) -> Study:
+    (study,), damaged = studies(load_runs(paths))
+    assert damaged == []
+    return study
+
+
 @pytest.fixture(scope="module")
 def study(many_runs: list[Path]) -> Study:
-    return studies(load_runs(many_runs))[0]
+    return only_study(many_runs)
 
 
 @pytest.fixture(scope="module")
@@ -29,63 +39,61 @@ def source(study: Study) -> Source:
     return find_images(study)
 
 
-def makers(study: Study, source: Source, cache: Path) -> dict[str, Figure | None]:
+@pytest.fixture(scope="module")
+def drawn(study: Study, source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure | None]:
+    cache = tmp_path_factory.mktemp("cache")
     measured, _ = overfitting.overfitting_points(study, source, cache, slow=False)
-    return {
-        "overview": training_figures.overview(study),
-        "accuracy": training_figures.accuracy_through_training(study),
-        "trade-off": training_figures.trade_off(study, PROTOCOL),
-        "tasks": training_figures.every_task(study, PROTOCOL),
-        "matrices": training_figures.accuracy_matrices(study, PROTOCOL),
-        "losses": training_figures.loss_terms(study),
-        "norms": analysis_figures.norm_bars(study, PROTOCOL),
-        "overfitting": analysis_figures.overfitting(study, measured),
-        "storage": analysis_figures.storage(study, PROTOCOL, cost_tables.storage_sizes(study)),
-        "health": analysis_figures.health(study),
-        "forgetting": analysis_figures.forgotten_classes(study, PROTOCOL, source),
-        "memory": analysis_figures.memory_shares(study),
-        "similarity": geometry_figures.class_similarity(study),
-        "distributions": geometry_figures.distributions(study),
-        "maps": geometry_figures.feature_maps(study),
-        "class-maps": geometry_figures.class_maps(study),
-        "images": image_figures.task_sheets(study, source),
-        "views": image_figures.views(study, source),
-        "neighbours": image_figures.neighbours(study, source),
-        "memory-images": image_figures.memory_sheets(study, source),
-    }
+    with matplotlib.rc_context(SETTINGS):
+        return {
+            "overview": accuracy.overview(study),
+            "accuracy": accuracy.through_training(study),
+            "accuracy-methods": accuracy.method_by_method(study),
+            "trade-off": accuracy.trade_off(study),
+            "tasks": accuracy.every_task(study),
+            "matrices": accuracy.matrices(study, PROTOCOL),
+            "forgetting": accuracy.forgotten_classes(study, source),
+            "losses": training.loss_terms(study),
+            "health": training.health(study),
+            "norms": components.normalisations(study),
+            "storage": components.storage(study, cost_tables.storage_sizes(study)),
+            "overfitting": memory.overfitting(study, measured),
+            "memory": memory.shares(study),
+            "memory-images": memory.images(study, source),
+            "similarity": representation.class_similarity(study),
+            "distributions": representation.distributions(study),
+            "maps": representation.feature_maps(study),
+            "class-maps": representation.class_maps(study, source),
+            "images": images.task_sheets(study, source),
+            "views": images.views(study, source),
+            "neighbours": images.neighbours(study, source),
+        }
 
 
-def test_every_figure_is_made_and_within_its_axes(study: Study, source: Source, tmp_path: Path):
-    for name, figure in makers(study, source, tmp_path).items():
-        assert figure is not None and figure.panels, name
-        for number, panel in enumerate(figure.panels):
-            if isinstance(panel, Panel):
-                check_panel(canvas_of(panel), f"{name} {number}")
-            else:
-                assert np.asarray(panel.image)[..., :3].std() > 5, f"{name} {number} is blank"
+def test_every_figure_is_drawn_within_its_axes_and_canvas(drawn: dict[str, Figure | None]):
+    for name, figure in drawn.items():
+        assert figure is not None, name
+        figure.canvas.draw_without_rendering()
+        assert figure.canvas.axes and figure.caption.endswith("."), name
+        for number, axes in enumerate(figure.canvas.axes):
+            check_axes(axes, f"{name} {number}")
 
 
-def check_panel(canvas: Canvas, name: str) -> None:
-    canvas.draw_without_rendering()
-    (axes,) = canvas.axes
-    drawn = len(axes.lines) + len(axes.patches) + len(axes.collections) + len(axes.images)
-    assert drawn, f"{name} is empty"
+def check_axes(axes: Axes, name: str) -> None:
+    assert len(axes.lines) + len(axes.patches) + len(axes.collections) + len(axes.images), f"{name} is empty"
     (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     slack_x, slack_y = 0.005 * (right - left), 0.005 * (top - bottom)
     for line in axes.lines:
         x, y = (np.asarray(values, dtype=float) for values in line.get_data())
-        horizontal = line.get_transform() != axes.get_yaxis_transform()
-        vertical = line.get_transform() != axes.get_xaxis_transform()
-        if horizontal:
+        if line.get_transform() != axes.get_yaxis_transform():
             assert x.min() >= left - slack_x and x.max() <= right + slack_x, f"{name}: a line leaves the axes sideways"
-        if vertical:
+        if line.get_transform() != axes.get_xaxis_transform():
             assert np.nanmin(y) >= bottom - slack_y and np.nanmax(y) <= top + slack_y, f"{name}: a line leaves the axes"
     for points in axes.collections:
         if isinstance(points, PathCollection):
-            offsets = np.asarray(points.get_offsets())
+            offsets = np.asarray(points.get_offsets()).reshape(-1, 2)
             assert (offsets[:, 0] >= left).all() and (offsets[:, 0] <= right).all(), f"{name}: points outside"
             assert (offsets[:, 1] >= bottom).all() and (offsets[:, 1] <= top).all(), f"{name}: points outside"
-    width, height = canvas.bbox.width, canvas.bbox.height
+    width, height = axes.get_figure().bbox.size  # pyright: ignore
     for text in [*axes.texts, axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]:  # pyright: ignore
         if text.get_text():
             box = text.get_window_extent()
@@ -93,28 +101,107 @@ def check_panel(canvas: Canvas, name: str) -> None:
             assert inside, f"{name}: {text.get_text()!r} leaves the canvas"
 
 
-def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path], tmp_path: Path):
-    alone = studies(load_runs([real_runs["ft"]]))[0]
-    assert analysis_figures.memory_shares(alone) is None
-    assert image_figures.memory_sheets(alone, find_images(alone)) is None
-    assert analysis_figures.norm_bars(alone, PROTOCOL) is None
-    assert analysis_figures.storage(alone, PROTOCOL, cost_tables.storage_sizes(alone)) is None
+def panels_of(drawn: dict[str, Figure | None], name: str) -> list[Axes]:
+    figure = drawn[name]
+    assert figure is not None
+    return figure.canvas.axes
 
 
-def test_overfitting_can_be_measured_on_checkpoints(real_runs: dict[str, Path], tmp_path: Path):
+def test_ticks_on_the_axis_of_tasks_are_whole_tasks_that_exist(drawn: dict[str, Figure | None]):
+    for name in ("accuracy", "accuracy-methods", "trade-off", "tasks", "losses", "health", "overfitting", "memory"):
+        for axes in panels_of(drawn, name):
+            ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+            assert ticks and all(tick == round(tick) and 0 <= tick <= 10 for tick in ticks), (name, ticks)
+    assert panels_of(drawn, "health")[0].get_xlim()[0] == 1, "nothing was measured before the end of task 1"
+
+
+def test_many_bands_become_small_multiples_within_the_range(drawn: dict[str, Figure | None]):
+    def bands(axes: Axes) -> list[FillBetweenPolyCollection]:
+        return [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
+
+    assert not any(bands(axes) for axes in panels_of(drawn, "accuracy")), "five bands in one panel would be mud"
+    for axes in panels_of(drawn, "accuracy-methods"):
+        (band,) = bands(axes)
+        heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+        assert heights.min() >= 0 and heights.max() <= 100
+
+
+def test_axes_do_not_zoom_into_noise_or_beyond_a_cosine(drawn: dict[str, Figure | None]):
+    rank, spread, uniformity = panels_of(drawn, "health")
+    assert rank.get_ylim()[0] == 0 and spread.get_ylim() == (0, 1) and uniformity.get_ylim()[1] == 0
+    assert all(axes.get_xlim()[0] >= -1 and axes.get_xlim()[1] <= 1 for axes in panels_of(drawn, "distributions"))
+
+
+def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure | None]):
+    assert panels_of(drawn, "maps")[-1].get_ylabel() == "task", "a colour bar instead of numbers over each other"
+    assert panels_of(drawn, "similarity")[-1].get_ylabel() == "mean cosine similarity"
+    assert all(axes.get_xlabel() for axes in panels_of(drawn, "similarity")[:-1])
+    assert len([axes for axes in panels_of(drawn, "class-maps") if axes.get_legend()]) == 2
+
+
+def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure | None], study: Study):
+    caption = drawn["memory"].caption  # pyright: ignore
+    held = study.by_label["osiris-d"][0].memory()
+    assert held is not None
+    share = memory.task_shares([held[1]], 10)[0] * 100
+    assert f"between {share.min():.0f} and {share.max():.0f} %; equal parts would be 10 %" in caption
+    assert "osiris-d is highest" in drawn["overview"].caption  # pyright: ignore
+
+
+def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):
+    alone = only_study([real_runs["ft"]])
+    assert memory.shares(alone) is None and memory.images(alone, find_images(alone)) is None
+    assert components.normalisations(alone) is None
+    assert components.storage(alone, cost_tables.storage_sizes(alone)) is None
+    assert accuracy.method_by_method(alone) is None, "one seed has no bands"
+
+
+def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str, Figure | None], study: Study):
+    run = study.by_label["osiris-d"][0]
+    chance = training.chance_loss(run)
+    assert chance is not None and chance == pytest.approx(math.log(2 * 8 - 1))
+    levels = [np.asarray(line.get_ydata()).tolist() for line in panels_of(drawn, "losses")[0].lines]
+    assert [chance, chance] in levels
+    assert training.chance_loss(study.by_label["lump"][0]) is None, "mixed images have another loss at chance"
+    for value, stuck in ((chance, True), (0.9 * chance, False)):
+        for record in run.steps_logged:
+            record.terms["current"] = value
+        assert training.at_chance(run) == stuck
+
+
+def test_overfitting_is_measured_on_checkpoints_with_the_settings_of_the_run(
+    real_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Where training did not track it: from f, g, h and the ids of the memory, and only once."""
-    whole = studies(load_runs([real_runs["osiris-d"]]))[0]
-    item = whole.runs[0]
+    whole = only_study([real_runs["osiris-d"]])
+    run = whole.runs[0]
     tracked, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
-    object.__setattr__(item, "log", [record for record in item.log if record["event"] != "overfitting"])
+    object.__setattr__(run, "overfitting_logged", [])
+    calls = []
+    original = overfitting.checkpoint_overfitting
+
+    def noted(tensors, metadata, benchmark, *settings):
+        calls.append(settings)
+        return original(tensors, metadata, benchmark, *settings)
+
+    monkeypatch.setattr(overfitting, "checkpoint_overfitting", noted)
     measured, missing = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
     assert set(tracked) == set(measured) == {1} and missing == ""
     assert {space for _, values in measured[1] for space in values} == {"g", "h"}
-    assert all(x in range(2, 11) for x, _ in measured[1])
-    kept = list(tmp_path.glob("overfitting-*.json"))
-    assert len(kept) == 1
-    kept[0].write_text('[[2.0, {"g": 0.5}]]')
+    assert {(settings[1], settings[2], settings[3]) for settings in calls} == {(0, 8, 0.1)}, "seed, batch size, tau"
+    assert calls[0][0] == overfitting.VIEWS[run.config["learning.views"]]
     again, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
-    assert again[1] == [(2.0, {"g": 0.5})]
+    assert again == measured and len(calls) == 9, "cached"
     nothing, missing = overfitting.overfitting_points(whole, Source(None, "no images"), tmp_path / "new", slow=False)
     assert nothing == {} and "--track-overfitting" in missing
+
+
+def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure | None], tmp_path: Path):
+    figure = drawn["trade-off"]
+    assert figure is not None
+    text = figures.save(figure, tmp_path)
+    assert (tmp_path / f"{figure.name}.png").exists() and "var(--" not in text, "files have real colours"
+    element = figures.inline(text)
+    assert element.startswith("<svg") and "<style" not in element and "<metadata" not in element
+    assert "var(--c5f6670)" in element and "#5f6670" not in element
+    assert "--c5f6670:#a9b1bb;" in figures.theme(dark=True)

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from osiris.report import svg
 from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of, swaps
 from tiny import PAPER
 
@@ -55,17 +54,3 @@ def test_a_colour_has_one_dark_variant():
     for (light, dark), (other_light, other_dark) in itertools.combinations(pairs, 2):
         assert light != other_light or dark == other_dark
     assert swaps()[METHODS["ft"].colour] == METHODS["ft"].dark
-
-
-def test_themed_svg_uses_variables_and_keeps_ids_apart():
-    text = (
-        '<?xml version="1.0"?><svg width="1pt" viewBox="0 0 10 10" xmlns="http://www.w3.org/2000/svg">'
-        "<metadata>x</metadata><defs><style>*{a:b}</style></defs>"
-        f'<path id="a" d="M 1.23456 2.5" style="stroke: {METHODS["ft"].colour}"/><use xlink:href="#a"/>'
-        "<text style=\"font: bold 9px 'DejaVu Sans'\">x</text></svg>"
-    )
-    tidy = svg.tidy(text, "one")
-    assert 'id="one-a"' in tidy and 'xlink:href="#one-a"' in tidy and "1.23 2.5" in tidy
-    assert "metadata" not in tidy and "<style" not in tidy and "DejaVu Sans'\"" not in tidy
-    assert f"var({svg.variable(METHODS['ft'].colour)})" in svg.themed(tidy)
-    assert svg.size(tidy) == (10, 10) and "font-weight: 600" in tidy

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osiris.augment.views import VIEWS
 from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, relative_difference
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
@@ -83,9 +84,11 @@ def test_it_can_be_computed_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loop, "load_benchmark", lambda _: benchmark())
     loop.train(config("osiris-r"), tmp_path / "run", quiet=True)
     tensors, metadata = load_tensors(tmp_path / "run" / "checkpoints" / "task-03.safetensors")
-    first = checkpoint_overfitting(tensors, metadata, benchmark(), size=12, draws=40)
+    learning = config("osiris-r").learning
+    settings = VIEWS[learning.views], 0, learning.batch_size, learning.tau
+    first = checkpoint_overfitting(tensors, metadata, benchmark(), *settings, draws=40)
     assert first is not None and set(first) == {"g", "h"}
-    assert first == checkpoint_overfitting(tensors, metadata, benchmark(), size=12, draws=40)
+    assert first == checkpoint_overfitting(tensors, metadata, benchmark(), *settings, draws=40)
     engine, stretch = build(MethodConfig("osiris-r"))
     tracker = Tracker(engine, 1)
     for name, module in (("encoder", engine.networks.encoder), *engine.networks.heads.items()):
@@ -99,7 +102,7 @@ def test_it_can_be_computed_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
         assert live["spaces"][space]["all"] == pytest.approx(first[space]["all"], rel=0.1)
         assert live["spaces"][space]["memory"] == pytest.approx(first[space]["memory"], rel=0.1)
     tensors, metadata = load_tensors(tmp_path / "run" / "checkpoints" / "task-01.safetensors")
-    assert checkpoint_overfitting(tensors, metadata, benchmark()) is None  # there is no past
+    assert checkpoint_overfitting(tensors, metadata, benchmark(), *settings) is None  # there is no past
 
 
 def test_two_processes_measure_what_one_measures(pool: Pool) -> None:

@@ -42,5 +42,5 @@ def run(args: Args) -> int:
         raise UserError(f"--out {args.out} is a run directory; write the report elsewhere, such as {args.out}/report.")
     require_writable(args.out)
     page = make_report(list(args.runs), args.out, args.title, args.slow)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
     return 0

@@ -13,10 +13,10 @@ from osiris.errors import UserError
 from osiris.evaluation import geometry
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.features import Features
-from osiris.evaluation.health import health
-from osiris.evaluation.knn import DEPTH, Ranking, ask
+from osiris.evaluation.health import fixed_subset, health
+from osiris.evaluation.knn import DEPTH, Question, Ranking, ask
 from osiris.evaluation.metrics import percent, percent_by
-from osiris.evaluation.metrics_file import ProtocolScores, Scores, TaskLevelScores
+from osiris.evaluation.metrics_file import NO_TASK_LEVEL, ProtocolScores, Scores, TaskLevelScores
 from osiris.evaluation.probe import probe
 from osiris.evaluation.protocols import (
     TASK_LEVEL,
@@ -51,9 +51,10 @@ def evaluate_features(
         test_size=0 if features.test is None else len(features.test),
         health=health(features.bank, views),
     )
-    arrays = _unlabelled_arrays(features)
+    arrays = _unlabelled_arrays(features, benchmark)
     if not benchmark.labelled:
-        return Evaluation(replace(numbers, missing=missing(benchmark)), arrays)
+        consolidation = score_episodes(features, benchmark, protocol)
+        return Evaluation(replace(numbers, missing=missing(benchmark), task_level=consolidation), arrays)
     rankings = rank_test_images(features, benchmark, protocol)
     numbers = replace(
         numbers,
@@ -70,8 +71,8 @@ def evaluate_features(
 def missing(benchmark: Benchmark) -> str:
     what = "there are no test images" if benchmark.test is None else "the images have no labels"
     return (
-        f"accuracies, forgetting, knowledge gain, consolidation and transfer cannot be computed because {what};"
-        " what remains is the health of the representation"
+        f"accuracies, forgetting, knowledge gain and transfer cannot be computed because {what}; what remains is the"
+        " health of the representation, and how well it tells the episodes apart"
     )
 
 
@@ -112,9 +113,29 @@ def score_protocols(
     return scores
 
 
+def score_episodes(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> TaskLevelScores:
+    """Consolidation C needs no classes: the KNN predicts the episode of a test image, or of a fifth of the bank where
+    there are no test images."""
+    if features.test is not None and benchmark.test is not None:
+        bank, queries, bank_task, task = features.bank, features.test, benchmark.bank.task, benchmark.test.task
+    else:
+        asked = torch.zeros(len(features.bank), dtype=torch.bool)
+        asked[fixed_subset(len(asked), len(asked) // 5)] = True
+        bank, queries = features.bank[~asked], features.bank[asked]
+        bank_task, task = benchmark.bank.task[~asked], benchmark.bank.task[asked]
+    if len(bank) == 0 or len(queries) == 0:
+        return NO_TASK_LEVEL
+    question = Question(TASK_LEVEL, bank_task, benchmark.task_count)
+    ranking = ask(bank, queries, [question], protocol.k, protocol.temperature)[TASK_LEVEL]
+    return _task_level(ranking.prediction, task, benchmark.task_count)
+
+
 def score_task_level(rankings: dict[str, Ranking], benchmark: Benchmark) -> TaskLevelScores:
     assert benchmark.test is not None
-    task, count, predicted = benchmark.test.task, benchmark.task_count, rankings[TASK_LEVEL].prediction
+    return _task_level(rankings[TASK_LEVEL].prediction, benchmark.test.task, benchmark.task_count)
+
+
+def _task_level(predicted: Tensor, task: Tensor, count: int) -> TaskLevelScores:
     confusion = torch.bincount(task * count + predicted, minlength=count**2).view(count, count)
     return TaskLevelScores(
         accuracy=percent(predicted == task),
@@ -142,12 +163,14 @@ def _top5(name: str, ranking: Ranking, benchmark: Benchmark) -> list[float | Non
     return [value if count > DEPTH else None for value, count in zip(accuracy, choices, strict=True)]
 
 
-def _unlabelled_arrays(features: Features) -> dict[str, Tensor]:
-    if features.test is None:
-        return {}
-    projected, points = geometry.projection(features.bank, features.test)
+def _unlabelled_arrays(features: Features, benchmark: Benchmark) -> dict[str, Tensor]:
+    """Of test images, or of bank images where there are none."""
+    queries = features.bank if features.test is None else features.test
+    split = benchmark.bank if benchmark.test is None else benchmark.test
+    projected, points = geometry.projection(features.bank, queries)
     queried, neighbours = geometry.neighbours(features.bank, features.test)
     return {
+        "task": split.task.int(),
         "projection.indices": projected,
         "projection.points": points,
         "neighbours.indices": queried,

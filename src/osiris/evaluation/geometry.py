@@ -62,14 +62,18 @@ def projection(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return chosen.int(), points.float().contiguous()
 
 
-def neighbours(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """(indices int32 [n], int32 [n, 5]): some test images and their nearest bank images, nearest first."""
-    chosen = fixed_subset(len(test), NEIGHBOUR_IMAGES)
+def neighbours(bank: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(indices int32 [n], int32 [n, 5]): some test images and their nearest bank images, nearest first. Without test
+    images: some bank images and the nearest others."""
+    queries = bank if test is None else test
+    chosen = fixed_subset(len(queries), NEIGHBOUR_IMAGES)
     unit_bank = functional.normalize(bank.float(), dim=1)
-    unit_test = functional.normalize(test[chosen.to(test.device)].float(), dim=1)
-    found = []
-    for _, similarity in similarity_chunks(unit_test, unit_bank):
+    unit_test = functional.normalize(queries[chosen.to(queries.device)].float(), dim=1)
+    ranked = []
+    for rows, similarity in similarity_chunks(unit_test, unit_bank):
+        if test is None:
+            similarity[torch.arange(len(similarity)), chosen[rows].to(similarity.device)] = -torch.inf  # not itself
         values, indices = nearest(similarity, NEIGHBOURS)
         order = values.sort(dim=1, descending=True, stable=True).indices
-        found.append(indices.gather(1, order)[:, :NEIGHBOURS])
-    return chosen.int(), torch.cat(found).int()
+        ranked.append(indices.gather(1, order)[:, :NEIGHBOURS])
+    return chosen.int(), torch.cat(ranked).int()

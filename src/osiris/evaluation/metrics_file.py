@@ -74,7 +74,8 @@ NO_TASK_LEVEL = TaskLevelScores(accuracy=None, per_task=[], confusion=[])
 
 
 class Scores(Record, frozen=True, kw_only=True):
-    """All numbers of one checkpoint; accuracies in percent. Without labels only `health` and `missing` are filled."""
+    """All numbers of one checkpoint; accuracies in percent. Without labels only `health`, `task_level` and `missing`
+    are filled."""
 
     labelled: bool
     bank_size: int
@@ -207,7 +208,7 @@ def build_metrics(
     `random_baseline` comes from `untrained_baseline`."""
     assert evaluations and (continual or len(evaluations) == 1)
     protocols = {}
-    task_level = [scores.task_level.accuracy for scores in evaluations] if benchmark.labelled else []
+    task_level = [scores.task_level.accuracy for scores in evaluations]
     for name in evaluations[-1].protocols:
         rows = [scores.protocols[name].accuracy for scores in evaluations]
         untrained = None if random_baseline is None else random_baseline[name]

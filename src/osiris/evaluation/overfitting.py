@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osiris.augment.views import TwoViews
+from osiris.augment.views import TwoViews, ViewConfig
 from osiris.data.benchmark import Benchmark
+from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
 from osiris.models.normalisation import frozen_statistics
@@ -68,15 +69,17 @@ def checkpoint_overfitting(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, Any],
     benchmark: Benchmark,
-    seed: int = 0,
-    size: int = 256,
+    views: tuple[ViewConfig, ViewConfig],
+    seed: int,
+    size: int,
+    tau: float,
     draws: int = 4,
-    tau: float = 0.1,
 ) -> dict[str, dict[str, float]] | None:
-    """The same afterwards, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and what the memory held."""
+    """The same afterwards, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and the ids of the images in
+    the memory. `views`, `size` and `tau` are those of the run's training, so that both ways measure the same."""
     task = int(metadata["task"])
-    networks = _networks(tensors, metadata)
-    two_views = TwoViews(benchmark.mean, benchmark.std)
+    networks = checkpoint_networks(tensors, metadata)
+    two_views = TwoViews(benchmark.mean, benchmark.std, views)
     past = (benchmark.train.task < task).nonzero().squeeze(1)
     held = tensors["memory.source"][tensors["memory.task"] < task]
 
@@ -91,13 +94,19 @@ def checkpoint_overfitting(
     return overfitting(embed, past, held, (seed, task), size, draws, tau)
 
 
-def _networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
-    shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
-    heads = ProjectorConfig(**metadata["projector"])
-    networks = nn.ModuleDict({"encoder": build_encoder(shape)})
-    for name in ("g", "h"):
-        if any(key.startswith(f"{name}.") for key in tensors):
-            networks[name] = projector(shape.features, heads.projector_hidden, heads.projector_output)
-    for name, module in networks.items():
-        module.load_state_dict({key: tensors[f"{name}.{key}"] for key in module.state_dict()})
+def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
+    """`encoder`, and `g` and `h` where the checkpoint has them; UserError if the tensors do not fit the metadata."""
+    try:
+        shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
+        heads = ProjectorConfig(**metadata["projector"])
+        with torch.device("meta"):  # no memory for sizes that a file merely claims
+            networks = nn.ModuleDict({"encoder": build_encoder(shape)})
+            for name in ("g", "h"):
+                if any(key.startswith(f"{name}.") for key in tensors):
+                    networks[name] = projector(shape.features, heads.projector_hidden, heads.projector_output)
+        for name, module in networks.items():
+            state = {key: tensors[f"{name}.{key}"] for key in module.state_dict()}
+            module.load_state_dict(state, assign=True)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the tensors of a checkpoint do not fit its metadata ({type(error).__name__}).") from error
     return networks

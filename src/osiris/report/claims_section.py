@@ -1,8 +1,7 @@
-"""The section of claims: runs become the numbers that claims are judged by, verdicts become HTML."""
+"""The section of claims: runs become the numbers that claims are judged by."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 
 from osiris.claims.claims import CLAIMS, Judged, judge, tally
@@ -10,11 +9,12 @@ from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence, RunNumbers,
 from osiris.claims.judges import Outcome
 from osiris.evaluation.statistics import mean
 from osiris.report import curves
-from osiris.report.figures import similarity
+from osiris.report.figures.representation import by_environment, tasks_of
 from osiris.report.overfitting import Measured
-from osiris.report.studies import Study, StudyRun
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
 from osiris.report.tables import Column, Table
-from osiris.report.writer import ReportWriter, Section
+from osiris.report.writer import ReportWriter, Section, render
 from osiris.training.presets import preset
 
 LATE = 0.75
@@ -27,29 +27,21 @@ RULE = (
 )
 
 
-def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> list[Section]:
+def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     """Claims that were put to a test in full, the others as a list of the runs they need."""
-    evidence = [
-        evidence_of(study, writer.measured.get(study.identifier, {}))
-        for study in studies
-        if study.labelled and study.protocols
-    ]
+    evidence = [evidence_of(study, writer.measured.get(study.identifier, {})) for study in studies if study.protocols]
     published = from_paper()
     judged = [judge(claim, evidence, published) for claim in CLAIMS]
     writer.table(claims_table(judged), "claims")
-    counts = "".join(f"<span><b>{count}</b> {verdict}</span>" for verdict, count in tally(judged).items())
-    blocks = [f'<p class="tally">{counts}</p>']
-    tested = [one for one in judged if one.verdict != "not run"]
-    waiting = [one for one in judged if one.verdict == "not run"]
-    if tested:
-        blocks.append(f'<ol class="claims">{"".join(map(_item, tested))}</ol>')
-    if waiting:
-        title = f"{len(waiting)} claims that need more runs"
-        items = "".join(map(_item, waiting))
-        blocks.append(f'<details><summary>{title}</summary><ol class="claims">{items}</ol></details>')
+    block = render(
+        "claims.html",
+        tally=tally(judged),
+        tested=[_item(one) for one in judged if one.verdict != "not run"],
+        waiting=[_item(one) for one in judged if one.verdict == "not run"],
+    )
     scales = dict.fromkeys(f"{one.benchmark}: {one.scale}" for one in evidence)
     intro = f"Every empirical claim of the paper, in our words, tested on these runs: {RULE}. {' '.join(scales)}"
-    return [Section("claims", "The paper's claims", "Claims", intro, blocks)]
+    return Section("claims", "The paper's claims", "Claims", intro, [block])
 
 
 def evidence_of(study: Study, measured: Measured) -> Evidence:
@@ -62,7 +54,7 @@ def scale_of(study: Study) -> str:
     """How the runs differ from the paper's, as a sentence."""
     if _presets(study) == {"smoke"}:
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
-    config, paper = study.runs[0].run.config, preset("paper", study.benchmark)
+    config, paper = study.runs[0].config, preset("paper", study.benchmark)
     differences = []
     width, epochs = config.get("encoder.width"), config.get("learning.epochs")
     if width is not None and width != paper.encoder.width:
@@ -77,7 +69,7 @@ def scale_of(study: Study) -> str:
 
 
 def _presets(study: Study) -> set[str]:
-    return {item.run.config.get("preset", "") for item in study.runs}
+    return {item.config.get("preset", "") for item in study.runs}
 
 
 def _numbers(item: StudyRun, study: Study, measured: Measured) -> RunNumbers:
@@ -89,9 +81,9 @@ def _numbers(item: StudyRun, study: Study, measured: Measured) -> RunNumbers:
         values[f"accuracy in {name}"] = value
     arrays = item.arrays() if study.environments else {}
     if "class_similarity" in arrays:
-        tasks = similarity.tasks_of(arrays["label"], arrays["task"])
-        by_environment = similarity.by_environment(arrays["class_similarity"], tasks, study.environments)
-        values |= {f"similarity in {name}": 100 * value for name, value in by_environment.items()}
+        tasks = tasks_of(arrays["label"], arrays["task"])
+        means = by_environment(arrays["class_similarity"], tasks, study.environments)
+        values |= {f"similarity in {name}": 100 * value for name, value in means.items()}
     values |= _through_training(item, study)
     late = [spaces for x, spaces in measured.get(item.number, []) if x > LATE * item.task_count]
     for space in {space for spaces in late for space in spaces}:
@@ -103,7 +95,7 @@ def _numbers(item: StudyRun, study: Study, measured: Measured) -> RunNumbers:
 
 def _through_training(item: StudyRun, study: Study) -> Mapping[str, float | None]:
     """Means of the curves of Fig. 3a, and of their last quarter."""
-    if not item.run.continual:
+    if not item.continual:
         return {}
     points = item.points(study.protocols[0])
     late = [point for point in points if point.x > LATE * item.task_count]
@@ -116,15 +108,17 @@ def _through_training(item: StudyRun, study: Study) -> Mapping[str, float | None
     }
 
 
-def _item(one: Judged) -> str:
-    ours = _numbers_text(one) or "no runs on a benchmark that it is about"
-    paper = f"<br>In the paper's own tables: {html.escape(_paper_text(one))}." if one.published else ""
-    return (
-        f'<li class="{KINDS[one.verdict]}" id="claim-{one.claim.name}">'
-        f'<span class="verdict">{SIGNS[one.verdict]} {one.verdict}</span> '
-        f'<span class="where">{html.escape(one.claim.where)}</span>'
-        f'<p>{html.escape(one.claim.sentence)}</p><p class="why">{html.escape(ours)}.{paper}</p></li>'
-    )
+def _item(one: Judged) -> dict[str, str]:
+    """What the template shows of a claim."""
+    return {
+        "name": one.claim.name,
+        "kind": KINDS[one.verdict],
+        "verdict": f"{SIGNS[one.verdict]} {one.verdict}",
+        "where": one.claim.where,
+        "sentence": one.claim.sentence,
+        "ours": _numbers_text(one) or "no runs on a benchmark that it is about",
+        "paper": _paper_text(one),
+    }
 
 
 def _verdict_text(outcome: Outcome) -> str:

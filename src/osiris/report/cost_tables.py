@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from osiris.evaluation.statistics import deviation, mean
 from osiris.framework import cost
 from osiris.framework.storage import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.report.studies import Study, StudyRun
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
 from osiris.report.tables import Cell, Column, Number, Table
 
 
@@ -15,23 +18,24 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     sizes = {}
     for label, items in study.continual.items():
         method, networks = items[0].composition, shapes(items[0])
-        memory = items[0].run.config.get("learning.memory_size")
+        memory = items[0].config.get("learning.memory_size")
         size = study.metrics.fingerprint.image_size
-        if method and networks and memory and size:
+        if method and networks and isinstance(memory, int) and "encoder.width" in items[0].config:
             sizes[label] = measure_storage(method, *networks, memory, (3, size[0], size[1]))
     return sizes
 
 
 def shapes(item: StudyRun) -> tuple[EncoderConfig, ProjectorConfig] | None:
     """Encoder and projector of a run."""
-    config = item.run.config
-    if "encoder.width" not in config:
+    parts: dict[str, dict[str, Any]] = {"encoder": {}, "projector": {}}
+    for name, value in item.config.items():
+        part, _, field = name.partition(".")
+        if part in parts:
+            parts[part][field] = tuple(value) if isinstance(value, list) else value
+    try:
+        return EncoderConfig(**parts["encoder"]), ProjectorConfig(**parts["projector"])
+    except (TypeError, ValueError):  # a config of another version, or none
         return None
-    fields = {name.split(".")[1]: value for name, value in config.items() if name.startswith("encoder.")}
-    fields["blocks"] = tuple(fields["blocks"])
-    encoder = EncoderConfig(**fields)
-    head = {name.split(".")[1]: value for name, value in config.items() if name.startswith("projector.")}
-    return encoder, ProjectorConfig(**head)
 
 
 def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:
@@ -53,14 +57,14 @@ def cost_table(study: Study, protocol: str) -> Table | None:
     """Speed, encoder passes, hours and memory beside accuracy."""
     rows: list[tuple[Cell, ...]] = []
     for label, items in study.by_label.items():
-        logs = [item.events("step") for item in items]
+        logs = [item.steps_logged for item in items]
         if not all(logs):
             continue
         method = items[0].composition
         later = cost.later_cost(method) if method else None
-        speed = [cost.throughput([record["images_per_second"] for record in log]) for log in logs]
-        minutes = [log[-1]["seconds"] / 60 for log in logs]
-        peaks = [max(record.get("peak_memory_mb") or 0.0 for record in log) for log in logs]
+        speed = [cost.throughput([record.images_per_second or 0.0 for record in log]) for log in logs]
+        minutes = [(log[-1].seconds or 0.0) / 60 for log in logs]
+        peaks = [max(record.peak_memory_mb or 0.0 for record in log) for log in logs]
         accuracy = [value for item in items if (value := item.run.values(protocol)["A"]) is not None]
         rows.append(
             (
@@ -87,4 +91,4 @@ def cost_table(study: Study, protocol: str) -> Table | None:
 
 
 def _number(values: list[float], decimals: int) -> Number:
-    return Number(mean(values), deviation(values), decimals=decimals) if values else Number(None)
+    return Number(mean(values), deviation(values), decimals=decimals)

@@ -1,4 +1,4 @@
-"""Numbers through training: one method's accuracies as curves, and curves of several seeds as one.
+"""Curves through training: the accuracies of one run, and the mean over the seeds of a method.
 
 The horizontal axis counts tasks: 0 is the untrained encoder, t the end of task t, t + 0.5 the middle of the next one.
 """
@@ -41,11 +41,6 @@ def overall(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     return _xs(points), np.array([np.nanmean(point.accuracy) for point in points])
 
 
-def learned_so_far(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-    """(x, mean accuracy over the tasks seen up to then)."""
-    return _xs(points), np.array([np.nanmean(point.accuracy[: point.task + 1]) for point in points])
-
-
 def plasticity(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     """(x, accuracy on the task being learned): Fig. 3a, left."""
     return _xs(points), np.array([point.accuracy[min(point.task, len(point.accuracy) - 1)] for point in points])
@@ -72,8 +67,7 @@ def over_seeds(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
 
 
 def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> tuple[np.ndarray, np.ndarray]:
-    """At most `limit` points: means of equal stretches, so that a long log makes a small figure and no spike is lost
-    without trace in the mean."""
+    """At most `limit` points, each the mean of an equal part of the series: a long log makes a small figure."""
     if len(x) <= limit:
         return x, y
     edges = np.linspace(0, len(x), limit + 1).astype(int)

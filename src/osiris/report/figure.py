@@ -1,158 +1,160 @@
-"""A figure is a list of panels, each drawn once, as SVG and as pixels.
+"""A figure of the report: one matplotlib figure with its caption, written as SVG and PNG and shown on the page.
 
-The page lays the panels out as the screen allows (markup.py); files hold them in a grid (compose.py).
+The page shows the SVG itself. Every colour in it that has a variant for dark backgrounds becomes a CSS variable, so one
+drawing serves the light and the dark theme.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from PIL import Image
 
-from osiris.report import svg
-from osiris.report.style import SETTINGS, Style
+from osiris.files import write_atomically, write_text
+from osiris.report.studies import Study, seeds_of
+from osiris.report.study_run import StudyRun
+from osiris.report.style import SETTINGS, Style, swaps
 
-DPI = 160
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes. `draw` fills it; sizes are inches."""
-
-    draw: Callable[[Axes], None]
-    width: float = 3.7
-    height: float = 2.5
-    about: str = ""
-    """What a reader who cannot see it should know; the figure's own sentence by default."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A panel of pixels, such as a contact sheet. `scale`: screen pixels per image pixel."""
-
-    image: Image.Image
-    caption: str
-    scale: float = 2.0
-    about: str = ""
-    detail: str = ""
-    """After the caption, on the page."""
+DPI = 150
+LEGEND_ROW = 0.19
+"""Height of a row of the legend, in inches."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with what a figure must say: what to see, under which protocol, over how many seeds, made by what."""
+    """A drawing with everything a reader needs beside it."""
 
     name: str
+    """Of its files, and its anchor on the page; the writer turns it into a safe file name."""
     title: str
-    see: str
-    """One sentence: what to see in it."""
-    panels: Sequence[Panel | Picture]
-    protocol: str = ""
+    caption: str
+    """How to read it, and what it shows in these runs."""
+    canvas: Canvas
+    basis: str = ""
+    """Protocol and seeds, such as `class-agnostic KNN, 3 seeds`."""
     runs: tuple[int, ...] = ()
-    """Numbers of the runs (see the list of commands) it is made of."""
-    seeds: str = ""
-    legend: Sequence[tuple[str, Style]] = ()
-    columns: int = 3
-    """In the files; the page decides for itself."""
-    markers: bool = True
-    """Whether lines in the legend carry markers."""
-    wide: bool = False
-    """Each panel takes the whole width of the page."""
-    note: str = ""
-
-    @property
-    def basis(self) -> str:
-        """`class-agnostic KNN, 3 seeds`"""
-        return ", ".join(part for part in (self.protocol, self.seeds) if part)
+    """Numbers of the runs it is made of (see the list of commands on the page)."""
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A panel, drawn."""
-
-    markup: str
-    """A bare <svg>; empty for a picture."""
-    image: Image.Image
-    caption: str = ""
-    detail: str = ""
-    about: str = ""
-    pixels: tuple[int, int] | None = None
-    """Of a picture: its size on the page."""
+def study_figure(
+    study: Study, name: str, title: str, caption: str, canvas: Canvas, runs: Iterable[StudyRun], basis: str = ""
+) -> Figure:
+    """A figure of some runs of a study, with their numbers and seeds."""
+    runs = list(runs)
+    basis = ", ".join(part for part in (basis, seeds_of(runs)) if part)
+    return Figure(f"{study.identifier}-{name}", title, caption, canvas, basis, tuple(run.number for run in runs))
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A figure, drawn."""
-
-    figure: Figure
-    panels: list[Rendered] = field(default_factory=list)
-
-
-def draw(figure: Figure) -> Drawn:
-    """Draw every panel."""
-    rendered = []
-    for number, panel in enumerate(figure.panels):
-        prefix = f"{figure.name}-{number}"
-        if isinstance(panel, Picture):
-            rendered.append(_picture(panel, figure))
-        else:
-            rendered.append(_panel(panel, prefix, panel.about or figure.see))
-    return Drawn(figure, rendered)
+def panels(
+    count: int, columns: int = 3, width: float = 3.7, height: float = 2.5, share_y: bool = False
+) -> tuple[Canvas, list[Axes]]:
+    """A canvas with `count` axes in rows of up to `columns`; sizes of one panel in inches."""
+    columns = max(1, min(columns, count))
+    rows = math.ceil(count / columns)
+    canvas = Canvas(figsize=(columns * width, rows * height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(canvas)
+    every = list(canvas.subplots(rows, columns, squeeze=False, sharey=share_y).flat)
+    for unused in every[count:]:
+        unused.remove()
+    return canvas, every[:count]
 
 
-def canvas_of(panel: Panel) -> Canvas:
-    """The matplotlib figure of a panel, laid out."""
-    with matplotlib.rc_context(SETTINGS):
-        canvas = Canvas(figsize=(panel.width, panel.height), dpi=DPI)
-        renderer = FigureCanvasAgg(canvas).get_renderer()
-        axes = canvas.add_axes((0.13, 0.17, 0.84, 0.7))
-        panel.draw(axes)
-        _fit(canvas, axes, renderer)
+def add_legend(canvas: Canvas, entries: Sequence[tuple[str, Style]], markers: bool = True) -> None:
+    """A legend above all panels. The canvas grows by the height of the legend."""
+    handles = [
+        Line2D([], [], label=name, marker=style.marker if markers else "", markeredgewidth=0, **style.line)
+        for name, style in entries
+    ]
+    rows = math.ceil(sum(0.7 + 0.07 * len(name) for name, _ in entries) / canvas.get_figwidth())
+    canvas.set_figheight(canvas.get_figheight() + 0.1 + LEGEND_ROW * rows)
+    canvas.legend(handles=handles, loc="outside upper left", ncols=math.ceil(len(entries) / rows), borderaxespad=0.2)
+
+
+def pictures(images: Sequence[tuple[str, Image.Image]], columns: int, width: float) -> Canvas:
+    """A canvas with images, pixel for pixel, each under its title."""
+    height = width * max(image.height / image.width for _, image in images)
+    canvas, every = panels(len(images), columns, width, height + (0.25 if any(title for title, _ in images) else 0.0))
+    for axes, (title, image) in zip(every, images):
+        axes.imshow(image, interpolation="none")
+        axes.set_title(title)
+        bare(axes)
     return canvas
 
 
-def _fit(canvas: Canvas, axes: Axes, renderer: RendererBase) -> None:
-    """Give the axes all the room that their labels leave. One look at the labels, where matplotlib's own layout engine
-    takes several: a page has a hundred panels."""
-    axes.apply_aspect()
-    drawn, box = axes.get_tightbbox(renderer), axes.get_window_extent(renderer)
-    assert drawn is not None
-    width, height, pad = canvas.bbox.width, canvas.bbox.height, 0.05 * DPI
-    left, bottom = box.x0 - drawn.x0 + pad, box.y0 - drawn.y0 + pad
-    right, top = drawn.x1 - box.x1 + pad, drawn.y1 - box.y1 + pad
-    axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
+def bare(axes: Axes) -> None:
+    """No ticks, no grid, no frame."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
 
 
-def _panel(panel: Panel, prefix: str, about: str) -> Rendered:
-    with matplotlib.rc_context(SETTINGS):
-        canvas, text = canvas_of(panel), io.StringIO()
-        agg = FigureCanvasAgg(canvas)
-        agg.draw()
-        pixels = Image.frombytes("RGBA", agg.get_width_height(), bytes(agg.buffer_rgba()))
-        canvas.savefig(text, format="svg", metadata={"Date": None})
-    return Rendered(svg.tidy(text.getvalue(), prefix), pixels, about=about)
+def save(figure: Figure, folder: Path) -> str:
+    """Write NAME.svg and NAME.png, and return the SVG."""
+    description = f"{figure.caption} ({figure.basis})" if figure.basis else figure.caption
+    text, pixels = io.StringIO(), io.BytesIO()
+    with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": figure.name}):
+        layout = figure.canvas.get_layout_engine()
+        if layout is not None:
+            layout.execute(figure.canvas)
+            figure.canvas.set_layout_engine(None)  # keep the layout: every drawing would compute it again
+        about = {"Title": figure.title, "Description": description}
+        figure.canvas.savefig(text, format="svg", metadata={**about, "Date": None, "Creator": None})
+        figure.canvas.savefig(pixels, format="png", metadata={**about, "Software": None})
+    write_text(folder / f"{figure.name}.svg", text.getvalue())
+    write_atomically(folder / f"{figure.name}.png", lambda path: _write(path, pixels.getvalue()))
+    return text.getvalue()
 
 
-def _picture(picture: Picture, figure: Figure) -> Rendered:
-    width, height = (round(side * picture.scale) for side in picture.image.size)
-    about = picture.about or f"{figure.title}: {picture.caption}"
-    return Rendered("", picture.image, picture.caption, picture.detail, about, (width, height))
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
 
 
-def data_uri(image: Image.Image, kind: Literal["PNG", "WEBP"] = "PNG") -> str:
-    """PNG for files, which any program opens; WebP for the page, where photographs would weigh megabytes."""
-    file = io.BytesIO()
-    if kind == "PNG":
-        image.save(file, format="PNG", optimize=True)
-    else:
-        image.save(file, format="WEBP", quality=90, method=4)
-    return f"data:image/{kind.lower()};base64," + base64.b64encode(file.getvalue()).decode()
+def inline(svg: str) -> Markup:
+    """matplotlib's SVG as an element of the page: no header, short numbers, themed colours, compressed images.
+
+    matplotlib escapes all text that it writes, so the result is safe to insert. Only ids that something refers to are
+    kept; `svg.hashsalt` makes them differ between figures.
+    """
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<title>.*?</title>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    width = re.search(r' width="([\d.]+)pt"', svg)
+    assert width is not None, "matplotlib writes the width"
+    svg = svg.replace("<svg", f'<svg style="--width:{float(width[1]) * 96 / 72:.0f}px"', 1)
+    svg = re.sub(r' (width|height)="[\d.]+pt"| xmlns(:xlink)?="[^"]*"| version="1.1"', "", svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
+    svg = re.sub(r'"data:image/png;base64,([^"]*)"', _compressed, svg)
+    for colour in swaps():
+        svg = svg.replace(colour, f"var({variable(colour)})")
+    return Markup(re.sub(r"\n\s*", "\n", svg))
+
+
+def _compressed(match: re.Match[str]) -> str:
+    """The same image as WebP, where that is smaller: photographs as PNG would weigh megabytes."""
+    pixels, small = base64.b64decode(match[1]), io.BytesIO()
+    Image.open(io.BytesIO(pixels)).save(small, format="WEBP", quality=90)
+    if len(small.getvalue()) >= len(pixels):
+        return match[0]
+    return f'"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"'
+
+
+def variable(colour: str) -> str:
+    return f"--c{colour.removeprefix('#')}"
+
+
+def theme(dark: bool) -> str:
+    """CSS declarations of the colours of one theme."""
+    return "".join(f"{variable(light)}:{night if dark else light};" for light, night in swaps().items())

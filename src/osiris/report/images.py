@@ -1,4 +1,4 @@
-"""The images behind a study, where they are at hand: drawn again for tinyworld, from the cache otherwise."""
+"""The images of a study's benchmark, where this machine has them: rendered for tinyworld, from the cache otherwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
-from osiris.files import read_json
 from osiris.report.studies import Study
+from osiris.report.untrusted import harmless, read_received, shortened
 from osiris.training.config import from_dict
 
 GAP = 2
+CLASS_NAME = 24
+"""Most characters of a class name in a figure."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,22 @@ class Source:
 
     def class_name(self, label: int) -> str:
         names = self.benchmark.class_names if self.benchmark is not None else ()
-        return names[label] if label < len(names) else f"class {label + 1}"
+        return shortened(harmless(names[label]), CLASS_NAME) if label < len(names) else f"class {label + 1}"
 
 
 def find_images(study: Study) -> Source:
     """Never fetches or decodes a data set: a report must not wait for a download."""
-    path = study.runs[0].path / "config.json"
+    path = study.runs[0].run.path / "config.json"
     if not path.exists():
         return Source(None, "images are left out: config.json was not copied along with the run")
     try:
-        config: BenchmarkConfig = from_dict(read_json(path)["config"]["data"], BenchmarkConfig)
+        config: BenchmarkConfig = from_dict(read_received(path, dict)["config"]["data"], BenchmarkConfig)
         from osiris.data.benchmarks import is_at_hand, load_benchmark
 
         if not is_at_hand(config):
             return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
         benchmark = load_benchmark(config)
-    except (UserError, OSError) as error:
+    except (UserError, OSError, KeyError, TypeError, ValueError) as error:
         return Source(None, f"images are left out: {error}")
     if benchmark.checksum != study.metrics.fingerprint.split:
         return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
@@ -85,8 +87,3 @@ def framed(tile: np.ndarray, good: bool) -> np.ndarray:
         edge &= ((x + y) // max(2, 2 * thick)) % 2 == 0
     framed_tile[edge] = (0, 158, 115) if good else (213, 94, 0)
     return framed_tile
-
-
-def scale_for(side: int, target: int = 56) -> float:
-    """Screen pixels per image pixel, so that a tile is about `target` wide."""
-    return max(1.0, round(2 * target / side) / 2)

@@ -1,84 +1,106 @@
-"""Overfitting to the memory: tracked in training, or measured afterwards on the checkpoints."""
+"""Overfitting to the memory: as tracked in training, or measured afterwards on the checkpoints."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from osiris.console import progress
+from osiris.augment.views import VIEWS
+from osiris.console import progress, warn
+from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
-from osiris.files import read_json, write_json
+from osiris.evaluation.overfitting import checkpoint_overfitting
+from osiris.files import write_json
 from osiris.report.images import Source
-from osiris.report.studies import Study, StudyRun
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
+from osiris.report.untrusted import read_received
+from osiris.training.checkpoint import load_tensors
 
-Measured = dict[int, list[tuple[float, dict[str, float]]]]
-"""Run number -> (where in training, relative loss difference by space)."""
+Points = list[tuple[float, dict[str, float]]]
+"""(where in training, relative loss difference by space)"""
+Measured = dict[int, Points]
+"""By the number of the run."""
 PATIENCE = 45.0
-"""Seconds that a report spends on checkpoints unasked."""
-DRAWS = 4
-REPLAY = ("er", "lump", "osiris-r", "osiris-d")
+"""Seconds that a report spends on checkpoints unless it is told to take its time."""
+PAPER = ("er", "lump", "osiris-r", "osiris-d")
+ADVICE = "train with --track-overfitting N to have it drawn through training"
 
 
 def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) -> tuple[Measured, str]:
-    """(what was tracked in training, or else measured on the checkpoints; a line on what is missing)."""
+    """(the points of every run that has any; a line on what is missing)."""
     measured: Measured = {}
-    wanted = []
-    for item in study.main:
-        tracked = item.events("overfitting")
-        if tracked:
-            measured[item.number] = [
-                (item.place(record["task"] - 1, record["step"]), _relative(record["spaces"])) for record in tracked
-            ]
-        elif item.run.continual and item.uses_memory:
-            wanted.append(item)
-    # Where time is short, the methods of the paper's figure come first, a seed of each before the next seed.
-    wanted.sort(key=lambda item: (item.seed, item.label not in REPLAY, item.number))
-    missing = _from_checkpoints(wanted, source, cache, slow, measured) if wanted else ""
-    return measured, missing
-
-
-def _from_checkpoints(wanted: list[StudyRun], source: Source, cache: Path, slow: bool, measured: Measured) -> str:
-    advice = "train with --track-overfitting N to have it drawn through training"
+    untracked = []
+    for run in study.main:
+        if run.overfitting_logged:
+            records = run.overfitting_logged
+            measured[run.number] = [(run.place(one.task - 1, one.step), _relative(one.spaces)) for one in records]
+        elif run.continual and run.uses_memory:
+            untracked.append(run)
+    if not untracked:
+        return measured, ""
     if source.benchmark is None:
-        return f"overfitting to the memory needs the images, or runs that tracked it; {advice}"
-    started = time.monotonic()
+        return measured, f"overfitting to the memory needs the images, or runs that tracked it; {ADVICE}"
+    # Where time is short, the methods of the paper's figure come first, a seed of each before the next seed.
+    untracked.sort(key=lambda run: (run.seed, run.label not in PAPER, run.number))
+    deadline = float("inf") if slow else time.monotonic() + PATIENCE
     left_out = 0
-    with progress("overfitting to the memory, from checkpoints", len(wanted)) as ticker:
-        for item in wanted:
-            kept = cache / f"overfitting-{digest([str(item.path.resolve()), item.run.fingerprint.plain()])}.json"
-            if kept.exists():
-                points = [(float(x), values) for x, values in read_json(kept)]
-            elif not slow and time.monotonic() - started > PATIENCE:
-                points, left_out = [], left_out + 1
-            else:
-                limit = None if slow else started + PATIENCE
-                points, whole = _measure(item, source, limit)
-                if whole and points:
-                    write_json(kept, points)
-                left_out += not whole
-            if points:
-                measured[item.number] = points
+    with progress("overfitting to the memory, from checkpoints", len(untracked)) as ticker:
+        for run in untracked:
+            points = _cached(run, source, cache, deadline)
+            if points is None:
+                left_out += 1
+            elif points:
+                measured[run.number] = points
             ticker.advance()
-    return f"overfitting to the memory of {left_out} run(s) takes long: use --slow, or {advice}" if left_out else ""
+    slower = f"overfitting to the memory of {left_out} runs takes long: use --slow, or {ADVICE}"
+    return measured, slower if left_out else ""
 
 
-def _measure(item: StudyRun, source: Source, limit: float | None) -> tuple[list[tuple[float, dict[str, float]]], bool]:
-    """(points, whether all checkpoints were looked at before the time was up)."""
-    from osiris.evaluation.overfitting import checkpoint_overfitting
-    from osiris.training.checkpoint import load_tensors
+def _cached(run: StudyRun, source: Source, cache: Path, deadline: float) -> Points | None:
+    """The points of a run, measured once; None where the time is up."""
+    key = digest([str(run.run.path.resolve()), run.run.fingerprint.plain(), *_settings(run)])
+    path = cache / f"overfitting-{key}.json"
+    if path.exists():
+        try:
+            return [(float(x), _floats(values)) for x, values in read_received(path, list)]
+        except (UserError, TypeError, ValueError, AttributeError):
+            pass  # a damaged file is measured again
+    points = _measure(run, source, deadline)
+    if points:
+        write_json(path, points)
+    return points
 
+
+def _settings(run: StudyRun) -> tuple[str, int, float]:
+    """Views, batch size and temperature of the run, as in training; the paper's where config.json is missing."""
+    views = run.config.get("learning.views", "paper")
+    batch, tau = run.config.get("learning.batch_size", 256), run.config.get("learning.tau", 0.1)
+    return views if views in VIEWS else "paper", int(batch), float(tau)
+
+
+def _measure(run: StudyRun, source: Source, deadline: float) -> Points | None:
     assert source.benchmark is not None
+    views, batch, tau = _settings(run)
     points = []
-    for path in sorted((item.path / "checkpoints").glob("task-*.safetensors"))[1:]:
-        if limit is not None and time.monotonic() > limit:
-            return [], False
-        tensors, metadata = load_tensors(path)
-        found = checkpoint_overfitting(tensors, metadata, source.benchmark, item.seed, draws=DRAWS)
-        if found is not None:
-            points.append((float(int(metadata["task"]) + 1), _relative(found)))
-    return points, True
+    for path in sorted((run.run.path / "checkpoints").glob("task-*.safetensors"))[1:]:
+        if time.monotonic() > deadline:
+            return None
+        try:
+            tensors, metadata = load_tensors(path)
+            spaces = checkpoint_overfitting(tensors, metadata, source.benchmark, VIEWS[views], run.seed, batch, tau)
+        except (UserError, KeyError, IndexError, TypeError) as error:
+            warn(f"{path} is not used: {error}")
+            return []
+        if spaces is not None:
+            points.append((float(int(metadata["task"]) + 1), _relative(spaces)))
+    return points
 
 
-def _relative(spaces: dict[str, Any]) -> dict[str, float]:
+def _relative(spaces: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {space: float(values["relative"]) for space, values in spaces.items()}
+
+
+def _floats(values: dict[str, float]) -> dict[str, float]:
+    return {str(space): float(value) for space, value in values.items()}

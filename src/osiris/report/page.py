@@ -1,145 +1,119 @@
-"""The page: `make_report` turns run directories into report.html, with every figure and table as files beside it."""
+"""`make_report` turns run directories into report.html, with every figure and table as a file beside it."""
 
 from __future__ import annotations
 
-import html
 import shutil
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
+import matplotlib
+
 import osiris
-from osiris.console import progress
+from osiris.console import progress, warn
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
 from osiris.evaluation.statistics import deviation, mean
 from osiris.files import write_text
 from osiris.framework.tracing import one_thread
-from osiris.report import markup, svg
 from osiris.report.claims_section import claims_section, scale_of
-from osiris.report.sections import made_section, study_sections
-from osiris.report.studies import Study, StudyRun, seeds_of, studies
-from osiris.report.style import METHODS, order_of, style_of
+from osiris.report.figure import theme
+from osiris.report.sections import SECTIONS, commands_section, study_sections
+from osiris.report.studies import Study, seeds_of, studies
+from osiris.report.style import SETTINGS, UNTRAINED
 from osiris.report.tables import Number
-from osiris.report.writer import Chapter, ReportWriter
+from osiris.report.writer import Chapter, ReportWriter, render
 
 
 def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
-    """Write DIR/report.html, DIR/figures and DIR/tables from finished runs; returns the path of the page.
+    """Write OUT/report.html, OUT/figures and OUT/tables from finished runs; returns the path of the page.
 
-    `slow`: also what takes minutes, such as overfitting measured on the checkpoints of large encoders.
+    Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
+    checkpoints of large encoders.
     """
     runs = [run for run in load_runs(run_paths) if run.complete]
     if not runs:
         raise UserError("none of these runs has finished; a report needs at least one.")
-    found = studies(runs)
+    known, damaged = studies(runs)
+    for line in damaged:
+        warn(line)
+    if not known:
+        raise UserError(f"none of these runs can be read: {damaged[0]}")
     _prepare(out)
-    with one_thread():
-        chapters = _chapters(found, ReportWriter(out, slow))
+    with one_thread(), matplotlib.rc_context(SETTINGS):
+        chapters = _chapters(known, ReportWriter(out, slow))
     page = out / "report.html"
-    write_text(page, _page(title or _title(found), found, chapters))
+    write_text(page, _page(title or _title(known), known, chapters, damaged))
     return page
 
 
-def _chapters(found: Sequence[Study], book: ReportWriter) -> list[Chapter]:
+def _chapters(known: Sequence[Study], writer: ReportWriter) -> list[Chapter]:
     chapters = []
-    total = sum(STEPS for _ in found) + 1
-    with progress("report", total) as ticker:
-        for study in found:
-            heading = f"{study.benchmark}: {_scale(study)}" if len(found) > 1 else ""
-            chapters.append(Chapter(study.identifier, heading, study_sections(book, study, ticker)))
-        closing = [*claims_section(book, found), made_section(book, found)]
+    with progress("report", len(SECTIONS) * len(known) + 1) as ticker:
+        for study in known:
+            heading = f"{study.benchmark}: {_scale(study)}" if len(known) > 1 else ""
+            chapters.append(Chapter(study.identifier, heading, study_sections(writer, study, ticker)))
+        closing = [claims_section(writer, known), commands_section(writer, known)]
         chapters.append(Chapter("about", "", closing))
         ticker.advance()
     return chapters
 
 
-STEPS = 8
-"""Ticks of the progress display per study (see `study_sections`)."""
-
-
 def _prepare(out: Path) -> None:
-    """Earlier figures and tables of a report are replaced; anything else in the directory is left alone."""
+    """Replace the figures and tables of an earlier report; leave everything else in the directory alone."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose a directory for --out.")
-    for name in ("figures", "tables"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    if (out / "metrics.json").exists() or (out / "config.json").exists():
+        raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        for name in ("figures", "tables", ".cache"):
+            if (out / name).is_symlink():
+                raise UserError(f"{out / name} is a link; remove it or choose another --out.")
+        for name in ("figures", "tables"):
+            shutil.rmtree(out / name, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror}. Choose another --out.") from None
 
 
-def _page(title: str, found: Sequence[Study], chapters: list[Chapter]) -> str:
-    from jinja2 import Environment
-
-    folder = files("osiris.report") / "templates"
-    css = (folder / "page.css").read_text(encoding="utf-8")
-    css = css.replace("/*LIGHT*/", svg.theme_rules(dark=False)).replace("/*DARK*/", svg.theme_rules(dark=True))
-    template = Environment(autoescape=False).from_string((folder / "page.html").read_text(encoding="utf-8"))
-    heads, note = _heads(found[0])
-    return template.render(
-        title=html.escape(title),
-        css=css,
-        lead=_lead(found),
-        heads=heads,
-        heads_note=note,
+def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: list[str]) -> str:
+    cards, note = _cards(known[0])
+    return render(
+        "page.html",
+        title=title,
+        light=theme(dark=False),
+        dark=theme(dark=True),
+        studies=known,
+        seeds=[seeds_of(study.main) for study in known],
+        scales=[scale_of(study) for study in known],
+        cards=cards,
+        cards_note=note,
+        damaged=damaged,
         chapters=chapters,
-        footer=f"Made by osiris {osiris.__version__} from run directories alone. Nothing on this page refers to "
-        "anything outside it.",
+        version=osiris.__version__,
     )
 
 
-def _title(found: Sequence[Study]) -> str:
-    names = sorted({study.benchmark for study in found})
-    return f"Continual learning on {' and '.join(names)}"
+def _title(known: Sequence[Study]) -> str:
+    return f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
 
 
 def _scale(study: Study) -> str:
-    """`10 tasks, ResNet of width 16`"""
-    encoder = study.metrics.fingerprint.encoder
-    width = f", encoder of width {encoder['width']}" if "width" in encoder else ""
-    return f"{len(study.task_names)} tasks{width}"
+    """`10 tasks, encoder of width 16`"""
+    width = study.metrics.fingerprint.encoder.get("width")
+    return f"{study.task_count} tasks" + (f", encoder of width {width}" if width else "")
 
 
-def _lead(found: Sequence[Study]) -> str:
-    """Who was compared on what, in a sentence or two."""
-    sentences = []
-    for study in found:
-        labels = sorted({item.label for item in study.main}, key=order_of)
-        names = ", ".join(f"<b>{html.escape(name)}</b>" for name in labels[:6])
-        more = f" and {len(labels) - 6} more" if len(labels) > 6 else ""
-        images = f"{study.metrics.fingerprint.train_images:,} training images"
-        sentences.append(
-            f"{names}{more} on {html.escape(study.benchmark)}: {images} without labels, in "
-            f"{len(study.task_names)} tasks seen one after the other ({html.escape(seeds_of(study.main))}). "
-            f"<b>Scale:</b> {html.escape(scale_of(study))}"
-        )
-    return " ".join(sentences)
-
-
-def _heads(study: Study) -> tuple[list[dict[str, str]], str]:
-    """A of a few methods in large figures, for a first look."""
-    if not study.labelled or not study.protocols:
+def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
+    """A of a few methods in large figures, for a first look: the best three, and the references of the paper."""
+    if not study.protocols:
         return [], ""
     protocol = study.protocols[0]
-    cards = []
+    values = {label: study.final(label, protocol) for label in study.by_label}
     untrained = study.untrained(protocol)
-    if untrained is not None:
-        cards.append(_card("untrained encoder", METHODS["untrained encoder"], [untrained]))
-    ranked = sorted(study.by_label.items(), key=lambda pair: -(mean(_values(pair[1], protocol)) or 0.0))
-    chosen = {label for label, _ in ranked[:3]} | ({"ft", "osiris-d", "offline"} & set(study.by_label))
-    for label, items in sorted(study.by_label.items(), key=lambda pair: mean(_values(pair[1], protocol)) or 0.0):
-        if label in chosen:
-            cards.append(_card(label, style_of(label), _values(items, protocol)))
-    note = f"Overall accuracy A after the last task on {study.benchmark}, {protocol} KNN, {seeds_of(study.main)}."
-    return cards, note
-
-
-def _values(items: Sequence[StudyRun], protocol: str) -> list[float]:
-    return [value for item in items if (value := item.run.values(protocol)["A"]) is not None]
-
-
-def _card(name: str, style, values: list[float]) -> dict[str, str]:
-    number = Number(mean(values), deviation(values))
-    return {"name": name, "swatch": markup.swatch(style), "value": number.printed, "spread": number.spread}
+    numbers = {label: Number(mean(group), deviation(group)) for label, group in values.items()}
+    ranked = sorted(numbers, key=lambda label: float("inf") if (a := numbers[label].mean) is None else -a)
+    chosen = [label for label in ranked if label in ranked[:3] or label in ("ft", "osiris-d", "offline")]
+    cards = [(label, numbers[label]) for label in reversed(chosen)]
+    cards = [(UNTRAINED, Number(untrained)), *cards] if untrained is not None else cards
+    basis = f"{protocol} KNN, {seeds_of(study.main)}"
+    return cards, f"Overall accuracy A after the last task on {study.benchmark}, {basis}."

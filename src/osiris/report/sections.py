@@ -1,16 +1,18 @@
-"""Which figures and tables stand on the page, and in which order."""
+"""Which figures and tables stand on the page, and in which order. A new figure is added to one of these lists."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from osiris.console import Ticker
-from osiris.report import cost_tables, overfitting, study_tables
-from osiris.report.figures import analysis_figures, geometry_figures, image_figures, training_figures
+from osiris.report import cost_tables, study_tables
+from osiris.report.figures import accuracy, components, images, memory, representation, training, unlabelled
 from osiris.report.images import Source, find_images
+from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study
-from osiris.report.writer import ReportWriter, Section
+from osiris.report.writer import ReportWriter, Section, render
 
 LETTERS = {
     "A": "overall accuracy: the mean over all tasks of the final model's accuracy",
@@ -21,149 +23,141 @@ LETTERS = {
 }
 
 
-def study_sections(book: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
-    """All that the runs of a study allow."""
+def study_sections(writer: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
+    """Everything that the runs of a study allow."""
     source = find_images(study)
     if source.benchmark is None:
-        book.lacks(f"{study.benchmark}: {source.reason}.")
+        writer.lacks(f"{study.benchmark}: {source.reason}.")
     sections = []
-    for make in (results, training, tasks, components, memory, geometry, costs, data):
-        sections += make(book, study, source)
+    for make in SECTIONS:
+        section = make(writer, study, source)
+        sections += [section] if section.blocks else []
         ticker.advance()
     return sections
 
 
-def _section(study: Study, name: str, title: str, short: str, intro: str, blocks: list[str]) -> list[Section]:
-    return [Section(f"section-{study.identifier}-{name}", title, short, intro, blocks)] if blocks else []
+def _section(study: Study, name: str, title: str, short: str, blocks: list[Markup], intro: str = "") -> Section:
+    return Section(f"section-{study.identifier}-{name}", title, short, intro, blocks)
 
 
-def results(book: ReportWriter, study: Study, source: Source) -> list[Section]:
-    if not study.labelled or not study.protocols:
-        book.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
-        return []
-    blocks = book.figure(training_figures.overview(study))
-    for protocol in study.protocols:
-        blocks += book.table(study_tables.main_table(study, protocol), f"{study.identifier}-{protocol}")
-    terms = "".join(f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in LETTERS.items())
-    blocks.append(f'<dl class="terms">{terms}</dl>')
+def results(writer: ReportWriter, study: Study, source: Source) -> Section:
+    blocks: list[Markup] = []
+    if study.protocols:
+        blocks += writer.figure(accuracy.overview(study))
+        for protocol in study.protocols:
+            blocks += writer.table(study_tables.main_table(study, protocol), f"{study.identifier}-{protocol}")
+        blocks.append(render("letters.html", letters=LETTERS))
+    else:
+        blocks += writer.figure(unlabelled.episodes(study))
+        blocks += writer.figure(unlabelled.neighbours(study, source))
+        writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
     intro = (
         "Class-agnostic: the KNN chooses among all classes, so it matters that tasks do not overlap. Task-aware: it is "
         "told the task and chooses among its classes alone. All numbers are percent."
     )
-    return _section(study, "results", "Results", "Results", intro, blocks)
+    without = "These images have no labels, so there is no accuracy. What the features show without labels is below."
+    return _section(study, "results", "Results", "Results", blocks, intro if study.protocols else without)
 
 
-def training(book: ReportWriter, study: Study, source: Source) -> list[Section]:
-    blocks: list[str] = []
-    if study.labelled and study.protocols:
-        blocks += book.figure(training_figures.accuracy_through_training(study))
-        if study.continual:
-            blocks += book.figure(training_figures.trade_off(study, study.protocols[0]))
-    blocks += book.figure(training_figures.loss_terms(study))
-    blocks += book.figure(analysis_figures.health(study))
-    intro = "What happens on the way: every vertical position is measured with the encoder as it was at that moment."
-    return _section(study, "training", "Through training", "Training", intro, blocks)
+def course(writer: ReportWriter, study: Study, source: Source) -> Section:
+    blocks: list[Markup] = []
+    stuck = [run for run in study.main if run.steps_logged and training.at_chance(run)]
+    if stuck:
+        blocks.append(render("warning.html", labels=list(dict.fromkeys(run.label for run in stuck))))
+    if study.protocols:
+        blocks += writer.figure(accuracy.through_training(study))
+        blocks += writer.figure(accuracy.method_by_method(study))
+        blocks += writer.figure(accuracy.trade_off(study))
+    blocks += writer.figure(training.loss_terms(study))
+    blocks += writer.figure(training.health(study))
+    intro = "Every point is measured with the encoder as it was at that moment."
+    return _section(study, "training", "Through training", "Training", blocks, intro)
 
 
-def tasks(book: ReportWriter, study: Study, source: Source) -> list[Section]:
-    if not study.labelled or not study.continual:
-        return []
-    blocks = []
-    for protocol in study.protocols:
-        blocks += book.figure(training_figures.accuracy_matrices(study, protocol))
-    blocks += book.figure(training_figures.every_task(study, study.protocols[0]))
-    blocks += book.figure(analysis_figures.forgotten_classes(study, study.protocols[0], source))
-    if source.benchmark is not None:
-        blocks += book.figure(image_figures.neighbours(study, source))
-    return _section(study, "tasks", "Task by task", "Tasks", "", blocks)
+def tasks(writer: ReportWriter, study: Study, source: Source) -> Section:
+    blocks: list[Markup] = []
+    if study.protocols:
+        for protocol in study.protocols:
+            blocks += writer.figure(accuracy.matrices(study, protocol))
+        blocks += writer.figure(accuracy.every_task(study))
+        blocks += writer.figure(accuracy.forgotten_classes(study, source))
+        blocks += writer.figure(images.neighbours(study, source))
+    return _section(study, "tasks", "Task by task", "Tasks", blocks)
 
 
-def components(book: ReportWriter, study: Study, source: Source) -> list[Section]:
+def ablations(writer: ReportWriter, study: Study, source: Source) -> Section:
     """Ablations, environments, normalisation."""
-    if not study.labelled or not study.protocols:
-        return []
-    blocks: list[str] = []
+    blocks: list[Markup] = []
+    if not study.protocols:
+        return _section(study, "components", "Components", "Components", blocks)
     for protocol in study.protocols:
-        blocks += book.table(study_tables.ablation_table(study, protocol), f"{study.identifier}-ablation-{protocol}")
+        blocks += writer.table(study_tables.ablation_table(study, protocol), f"{study.identifier}-ablation-{protocol}")
     if not blocks:
-        book.lacks(f"{study.benchmark}, ablation: runs of osiris-d/shared-space, osiris-d/no-cross, osiris-d/no-past.")
-    blocks += book.table(study_tables.environment_table(study), f"{study.identifier}-environments")
-    bars = book.figure(analysis_figures.norm_bars(study, study.protocols[0]))
+        writer.lacks(
+            f"{study.benchmark}, ablation: runs of osiris-d/shared-space, osiris-d/no-cross, osiris-d/no-past."
+        )
+    blocks += writer.table(study_tables.environment_table(study), f"{study.identifier}-environments")
+    bars = writer.figure(components.normalisations(study))
     if not bars:
-        book.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: runs of ft, cassle, lump, d1-only with --norm bn.")
-    return _section(study, "components", "Components", "Components", "", blocks + bars)
+        writer.lacks(
+            f"{study.benchmark}, BatchNorm against GroupNorm: runs of ft, cassle, lump, d1-only with --norm bn."
+        )
+    return _section(study, "components", "Components", "Components", blocks + bars)
 
 
-def memory(book: ReportWriter, study: Study, source: Source) -> list[Section]:
+def memory_section(writer: ReportWriter, study: Study, source: Source) -> Section:
     """Overfitting to the memory, and what it holds."""
-    measured, missing = overfitting.overfitting_points(study, source, book.out / ".cache", book.slow)
-    book.measured[study.identifier] = measured
+    measured, missing = overfitting_points(study, source, writer.out / ".cache", writer.slow)
+    writer.measured[study.identifier] = measured
     if missing:
-        book.lacks(f"{study.benchmark}: {missing}.")
-    blocks = book.figure(analysis_figures.overfitting(study, measured))
-    blocks += book.figure(analysis_figures.memory_shares(study))
-    if source.benchmark is not None:
-        blocks += book.figure(image_figures.memory_sheets(study, source))
-    return _section(study, "memory", "The memory", "Memory", "", blocks)
+        writer.lacks(f"{study.benchmark}: {missing}.")
+    blocks = writer.figure(memory.overfitting(study, measured))
+    blocks += writer.figure(memory.shares(study))
+    blocks += writer.figure(memory.images(study, source))
+    if not study.labelled:
+        blocks += writer.figure(unlabelled.drift(study, source))
+    return _section(study, "memory", "The memory", "Memory", blocks)
 
 
-def geometry(book: ReportWriter, study: Study, source: Source) -> list[Section]:
-    blocks: list[str] = []
-    if study.labelled:
-        blocks += book.figure(geometry_figures.class_similarity(study))
-        blocks += book.figure(geometry_figures.distributions(study))
-        blocks += book.figure(geometry_figures.feature_maps(study))
-        blocks += book.figure(geometry_figures.class_maps(study))
-    return _section(study, "geometry", "The representation", "Representation", "", blocks)
+def geometry(writer: ReportWriter, study: Study, source: Source) -> Section:
+    blocks = writer.figure(representation.class_similarity(study))
+    blocks += writer.figure(representation.distributions(study))
+    blocks += writer.figure(representation.feature_maps(study))
+    blocks += writer.figure(representation.class_maps(study, source))
+    return _section(study, "geometry", "The representation", "Representation", blocks)
 
 
-def costs(book: ReportWriter, study: Study, source: Source) -> list[Section]:
+def costs(writer: ReportWriter, study: Study, source: Source) -> Section:
     """Storage and time beside accuracy."""
-    if not study.labelled or not study.protocols:
-        return []
-    sizes = cost_tables.storage_sizes(study)
-    blocks = book.figure(analysis_figures.storage(study, study.protocols[0], sizes))
-    blocks += book.table(cost_tables.storage_table(study, sizes), f"{study.identifier}-storage-table")
-    blocks += book.table(cost_tables.cost_table(study, study.protocols[0]), f"{study.identifier}-cost")
-    return _section(study, "costs", "What it costs", "Cost", "", blocks)
+    blocks: list[Markup] = []
+    if study.protocols:
+        sizes = cost_tables.storage_sizes(study)
+        blocks += writer.figure(components.storage(study, sizes))
+        blocks += writer.table(cost_tables.storage_table(study, sizes), f"{study.identifier}-storage-table")
+        blocks += writer.table(cost_tables.cost_table(study, study.protocols[0]), f"{study.identifier}-cost")
+    return _section(study, "costs", "What it costs", "Cost", blocks)
 
 
-def data(book: ReportWriter, study: Study, source: Source) -> list[Section]:
-    if source.benchmark is None:
-        return []
-    blocks = book.figure(image_figures.task_sheets(study, source)) + book.figure(image_figures.views(study, source))
-    return _section(study, "data", "The images", "Images", "", blocks)
+def data(writer: ReportWriter, study: Study, source: Source) -> Section:
+    blocks = writer.figure(images.task_sheets(study, source)) + writer.figure(images.views(study, source))
+    if not study.labelled:
+        blocks += writer.figure(unlabelled.duplicates(study, source))
+    return _section(study, "data", "The images", "Images", blocks)
 
 
-def made_section(book: ReportWriter, found: Sequence[Study]) -> Section:
-    """Every command, the machine, and what other runs would add."""
-    rows = []
-    for study in found:
-        for item in study.runs:
-            starts = f" (continued {len(item.environment) - 1} times)" if len(item.environment) > 1 else ""
-            rows.append((item.number, f"<code>{html.escape(item.command)}</code>{starts}"))
-    commands = "".join(f'<li id="run-{number}" value="{number}">{text}</li>' for number, text in sorted(rows))
-    blocks = [f'<ol class="commands">{commands}</ol>', _machine(found)]
-    if book.missing:
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in book.missing)
-        blocks.append(f'<h3>What other runs would add</h3><ul class="missing">{items}</ul>')
-    intro = "The command of every run, by the number that the figures give. The same command gives the same numbers."
+SECTIONS = (results, course, tasks, ablations, memory_section, geometry, costs, data)
+"""Of every study, in the order of the page."""
+
+
+def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
+    """Every command, the machines, and what other runs would add."""
+    runs = sorted((run for study in studies for run in study.runs), key=lambda run: run.number)
+    machines = dict.fromkeys(_machine(run.environment[0]) for run in runs if run.environment)
+    blocks = [render("commands.html", runs=runs, machines=list(machines), missing=writer.missing)]
+    intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers."
     return Section("made", "How this was made", "Commands", intro, blocks)
 
 
-def _machine(found: Sequence[Study]) -> str:
-    lines = []
-    for study in found:
-        for item in study.runs:
-            for entry in item.environment[:1]:
-                parts = (
-                    f"osiris {entry.get('osiris', '?')}",
-                    f"torch {entry.get('torch', '?')}",
-                    f"Python {entry.get('python', '?')}",
-                    f"{entry.get('processor', '?')}, {entry.get('cores', '?')} cores",
-                    f"device {entry.get('device', '?')}",
-                )
-                line = " · ".join(parts)
-                if line not in lines:
-                    lines.append(line)
-    return "".join(f'<p class="notes">{html.escape(line)}</p>' for line in lines)
+def _machine(entry: dict) -> str:
+    names = ("osiris", "torch", "python", "processor", "cores", "device")
+    return " · ".join(f"{name} {entry.get(name, '?')}" for name in names)

@@ -1,142 +1,31 @@
-"""What a report is made of: runs with their logs, sorted into studies whose numbers may stand beside each other."""
+"""The studies of a report: runs whose numbers may stand beside each other."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import msgspec
-import numpy as np
 
-from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
-from osiris.evaluation.metrics_file import RunMetrics, Scores
+from osiris.evaluation.metrics_file import RunMetrics
 from osiris.evaluation.runs import Run
-from osiris.files import read_json
-from osiris.framework.composition import method_from_dict
-from osiris.framework.methods import Method
-from osiris.report.curves import Point
+from osiris.report.study_run import StudyRun
 from osiris.report.style import order_of
+from osiris.report.untrusted import harmless, safe_name, shortened
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
 VARYING = ("learning.", "projector.", "method.")
 """Parts of the config in which two runs of one method make two rows."""
-
-
-@dataclass(frozen=True)
-class StudyRun:
-    """One run."""
-
-    number: int
-    """From 1; the list of commands on the page has it."""
-    run: Run
-    """Its `method` is the label it goes by in the report."""
-    method: str
-
-    label = property(lambda self: self.run.method)
-    seed = property(lambda self: self.run.seed)
-    path = property(lambda self: self.run.path)
-
-    @property
-    def norm(self) -> str:
-        return self.run.fingerprint.encoder.get("norm", "gn")
-
-    @cached_property
-    def environment(self) -> list[dict[str, Any]]:
-        path = self.run.path / "environment.json"
-        return read_json(path) if path.exists() else []
-
-    @property
-    def command(self) -> str:
-        """The command line of its first start."""
-        return self.environment[0]["command"] if self.environment else "(environment.json was not copied along)"
-
-    @cached_property
-    def log(self) -> list[dict[str, Any]]:
-        """log.jsonl; a line that a crash cut short is left out."""
-        path = self.run.path / "log.jsonl"
-        records = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                continue
-        return records
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [record for record in self.log if record.get("event") == kind]
-
-    @cached_property
-    def composition(self) -> Method | None:
-        """From config.json; None where it was not copied along, or has terms of a module that is not imported here."""
-        path = self.run.path / "config.json"
-        record = read_json(path).get("composition") if path.exists() else None
-        try:
-            return method_from_dict(record) if record else None
-        except UserError:
-            return None
-
-    @property
-    def uses_memory(self) -> bool:
-        """Whether any term reads the memory; unknown compositions count as reading it."""
-        if self.composition is None:
-            return self.method not in ("ft", "offline", "d1-only")
-        return self.composition.reads_memory
-
-    @property
-    def task_count(self) -> int:
-        return len(self.run.metrics.task_names)
-
-    @cached_property
-    def steps(self) -> list[int]:
-        """Steps of each phase."""
-        counts: dict[int, int] = {}
-        for record in self.log:
-            if "step" in record and "task" in record:
-                counts[record["task"]] = max(counts.get(record["task"], 0), int(record["step"]))
-        return [counts[task] for task in sorted(counts)]
-
-    def place(self, task: int, step: int) -> float:
-        """Where a step of a task (from 0) lies on the axis of tasks."""
-        if not self.run.continual:
-            return self.task_count * step / max(1, self.steps[0])
-        return task + step / max(1, self.steps[task])
-
-    def points(self, protocol: str) -> list[Point]:
-        """Every evaluation of the run, in order."""
-        metrics = self.run.metrics
-        found = []
-        for number, entry in enumerate(metrics.evaluations):
-            x = float(number + 1) if self.run.continual else float(self.task_count)
-            found.append(_point(x, entry, protocol))
-        for entry in metrics.curve or []:
-            if self.steps:
-                found.append(_point(self.place(entry.task, entry.step), entry, protocol))
-        return sorted(found, key=lambda point: point.x)
-
-    def arrays(self, task: int | None = None) -> dict[str, np.ndarray]:
-        """The arrays after a task (from 0; default: the last); empty where the file is missing."""
-        if task is None:
-            return self.run.arrays()
-        from safetensors.numpy import load_file
-
-        path = self.run.path / "evaluation" / f"task-{task + 1:02d}.safetensors"
-        return load_file(path) if path.exists() else {}
-
-
-def _point(x: float, entry: Scores, protocol: str) -> Point:
-    accuracy = [np.nan if value is None else value for value in entry.protocols[protocol].accuracy]
-    assert entry.task_level.accuracy is not None
-    return Point(x, np.array(accuracy, dtype=np.float64), entry.task_level.accuracy)
+LABEL, TASK_NAME = 44, 30
+"""Most characters of a method's label and of a task's name in a figure."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs on one benchmark under one protocol; the encoder's normalisation alone may differ."""
+    """Runs on one benchmark under one protocol; only the encoder's normalisation may differ."""
 
     identifier: str
     runs: tuple[StudyRun, ...]
@@ -154,8 +43,17 @@ class Study:
         return self.metrics.task_names
 
     @property
+    def task_count(self) -> int:
+        return len(self.task_names)
+
+    def task_title(self, task: int) -> str:
+        """`task 3 (city)` says its number; `beetles` becomes `10 beetles`."""
+        name = shortened(self.task_names[task], TASK_NAME)
+        return name if name.startswith("task ") else f"{task + 1} {name}"
+
+    @property
     def environments(self) -> list[tuple[str, list[int]]]:
-        return self.metrics.environments
+        return [(shortened(name, TASK_NAME), tasks) for name, tasks in self.metrics.environments]
 
     @property
     def labelled(self) -> bool:
@@ -163,94 +61,105 @@ class Study:
 
     @property
     def protocols(self) -> list[str]:
-        return [name for name in self.runs[0].run.protocols if all(name in item.run.protocols for item in self.runs)]
+        return [name for name in self.runs[0].run.protocols if all(name in run.run.protocols for run in self.runs)]
 
     @property
     def main_norm(self) -> str:
         """GroupNorm where there is any, as in the paper."""
-        return "gn" if any(item.norm == "gn" for item in self.runs) else self.runs[0].norm
+        return "gn" if any(run.norm == "gn" for run in self.runs) else self.runs[0].norm
 
     @cached_property
     def main(self) -> list[StudyRun]:
-        return [item for item in self.runs if item.norm == self.main_norm]
+        return [run for run in self.runs if run.norm == self.main_norm]
 
     @cached_property
     def by_label(self) -> dict[str, list[StudyRun]]:
         """Of the main normalisation: label -> runs of all seeds, in the order of the zoo."""
-        labels = sorted({item.label for item in self.main}, key=order_of)
-        return {label: [item for item in self.main if item.label == label] for label in labels}
+        labels = sorted({run.label for run in self.main}, key=order_of)
+        return {label: [run for run in self.main if run.label == label] for label in labels}
 
     @property
     def continual(self) -> dict[str, list[StudyRun]]:
-        return {label: items for label, items in self.by_label.items() if items[0].run.continual}
+        return {label: runs for label, runs in self.by_label.items() if runs[0].continual}
 
     @property
     def plain(self) -> dict[str, list[StudyRun]]:
-        """Without ablations, unless there is nothing else: they have tables of their own."""
-        kept = {label: items for label, items in self.by_label.items() if "/" not in label}
-        return kept or self.by_label
+        """Without ablations, which have tables of their own, unless there is nothing else."""
+        return {label: runs for label, runs in self.by_label.items() if "/" not in label} or self.by_label
 
     def few(self, most: int = 6) -> dict[str, list[StudyRun]]:
-        """Continual methods for a figure that holds only so many: those of the paper's figures first."""
+        """Continual methods for a figure that has room for so many: those of the paper's figures first."""
         labels = [label for label in self.plain if label in self.continual]
-        if len(labels) > most:
-            first = [label for label in PREFERRED if label in labels]
-            chosen = (first + [label for label in labels if label not in first])[:most]
-            labels = [label for label in labels if label in chosen]
-        return {label: self.by_label[label] for label in labels}
+        chosen = sorted(labels, key=lambda label: PREFERRED.index(label) if label in PREFERRED else len(PREFERRED))[
+            :most
+        ]
+        return {label: self.by_label[label] for label in labels if label in chosen}
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        return tuple(item.number for item in self.main)
+    def final(self, label: str, protocol: str) -> list[float]:
+        """A of every seed of a method; empty where it is missing."""
+        return [value for run in self.by_label[label] if (value := run.final(protocol)) is not None]
 
     def untrained(self, protocol: str) -> float | None:
         """A of untrained encoders."""
         return self.main[0].run.metrics[protocol].untrained
 
 
-def studies(runs: Sequence[Run]) -> list[Study]:
-    """Sort runs into studies, in the order of appearance, with labels that tell variants of a method apart."""
+def all_runs(methods: dict[str, list[StudyRun]]) -> list[StudyRun]:
+    return [run for runs in methods.values() for run in runs]
+
+
+def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
+    """(studies in the order of appearance; a line for each damaged run that was left out)."""
     groups: dict[str, list[StudyRun]] = {}
-    for number, run in enumerate(runs, start=1):
-        groups.setdefault(_setting(run), []).append(StudyRun(number, run, run.method))
-    names: dict[str, int] = {}
-    found = []
-    for items in groups.values():
-        slug = "".join(letter if letter.isalnum() else "-" for letter in items[0].run.benchmark).strip("-")
-        names[slug] = names.get(slug, 0) + 1
-        identifier = slug if names[slug] == 1 else f"{slug}-{names[slug]}"
-        found.append(Study(identifier, tuple(_labelled(items))))
-    return found
+    damaged = []
+    number = 0
+    for run in runs:
+        metrics = msgspec.convert(harmless(run.metrics.plain()), RunMetrics)
+        received = StudyRun(number + 1, Run(run.path, metrics), metrics.method)
+        reason = received.damage()
+        if reason:
+            damaged.append(f"{run.path} is damaged and left out: {reason}.")
+        else:
+            number += 1
+            groups.setdefault(_setting(received.run), []).append(received)
+    identifiers: dict[str, int] = {}
+    sorted_runs = []
+    for members in groups.values():
+        name = safe_name(members[0].run.benchmark)
+        identifiers[name] = identifiers.get(name, 0) + 1
+        identifier = name if identifiers[name] == 1 else f"{name}-{identifiers[name]}"
+        sorted_runs.append(Study(identifier, tuple(_labelled(members))))
+    return sorted_runs, damaged
 
 
 def _setting(run: Run) -> str:
     """What two runs must share, apart from the normalisation of the encoder."""
     fields = {name: value for name, value in run.fingerprint.plain().items() if name != "hash"}
     fields["encoder"] = {name: value for name, value in fields["encoder"].items() if name != "norm"}
-    return digest(fields)
+    return digest([fields, run.metrics.task_names])
 
 
-def _labelled(items: list[StudyRun]) -> list[StudyRun]:
+def _labelled(runs: list[StudyRun]) -> list[StudyRun]:
     """`osiris-d` where all its runs share their settings; `osiris-d (epochs=48)` where they do not."""
     labelled = []
-    for item in items:
-        twins = [other for other in items if (other.method, other.norm) == (item.method, item.norm)]
+    for run in runs:
+        twins = [other for other in runs if (other.method, other.norm) == (run.method, run.norm)]
         differing = [
             name
-            for name in sorted(item.run.config)
-            if name.startswith(VARYING) and len({repr(other.run.config.get(name)) for other in twins}) > 1
+            for name in sorted(run.config)
+            if name.startswith(VARYING) and len({repr(other.config.get(name)) for other in twins}) > 1
         ]
-        detail = ", ".join(f"{name.split('.', 1)[1]}={item.run.config[name]}" for name in differing)
-        label = f"{item.method} ({detail})" if detail else item.method
-        labelled.append(replace(item, run=Run(item.run.path, msgspec.structs.replace(item.run.metrics, method=label))))
+        detail = ", ".join(f"{name.split('.', 1)[1]}={run.config[name]}" for name in differing)
+        label = shortened(f"{run.method} ({detail})" if detail else run.method, LABEL)
+        labelled.append(replace(run, run=Run(run.run.path, msgspec.structs.replace(run.run.metrics, method=label))))
     return labelled
 
 
-def seeds_of(items: Sequence[StudyRun]) -> str:
+def seeds_of(runs: Iterable[StudyRun]) -> str:
     """`seed 0`, `3 seeds`, or `1 to 3 seeds` where methods differ."""
     counts: dict[tuple[str, str], set[int]] = {}
-    for item in items:
-        counts.setdefault((item.label, item.norm), set()).add(item.seed)
+    for run in runs:
+        counts.setdefault((run.label, run.norm), set()).add(run.seed)
     numbers = sorted({len(seeds) for seeds in counts.values()})
     if not numbers:
         return ""

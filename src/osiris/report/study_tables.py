@@ -9,7 +9,8 @@ from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.statistics import deviation, mark, mean
 from osiris.report.comparison import comparison_table
-from osiris.report.studies import Study, StudyRun
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
 from osiris.report.style import base_name, order_of
 from osiris.report.tables import Cell, Column, Number, Table, number_columns
 

@@ -1,13 +1,14 @@
-"""How a method looks, everywhere: one colour, one dash and one marker each.
+"""The look of every method: one colour, one dash and one marker, the same in all figures.
 
-Colours follow the Okabe-Ito idea (told apart with any colour vision) with a light and a dark variant of each, so that
-both themes of the page keep a contrast of at least 3 to 1. Dashes and markers tell methods apart in grey.
+Colours follow Okabe and Ito (distinct with any colour vision), each with a variant for dark backgrounds, so that both
+themes of the page have a contrast of about 3 to 1 or more. Dashes and markers tell methods apart without colour.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 Dash = str | tuple[int, tuple[float, ...]]
@@ -18,15 +19,10 @@ class Style:
     """How lines, bars and points of one method (or loss term) are drawn."""
 
     colour: str
-    """On light ground; figures are drawn with it and the page swaps it for `dark` where the reader prefers that."""
+    """On a light background. Figures are drawn with it; the page replaces it with `dark` in the dark theme."""
     dark: str
     dash: Dash = "-"
     marker: str = "o"
-
-    @property
-    def plain(self) -> Style:
-        """Without its marker."""
-        return replace(self, marker="")
 
     @property
     def line(self) -> dict[str, Any]:
@@ -35,6 +31,7 @@ class Style:
 
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (4.5, 1.8)), (0, (1.2, 1.6)), (0, (5, 1.6, 1.2, 1.6))
 
+UNTRAINED = "untrained encoder"
 METHODS: dict[str, Style] = {
     "ft": Style("#5f6670", "#a9b1bb", SOLID, "D"),
     "er": Style("#2f8fc4", "#6cc0ee", DASHED, "^"),
@@ -52,7 +49,7 @@ METHODS: dict[str, Style] = {
     "osiris-d/shared-space": Style("#8c2f4e", "#e07f9c", DASHED, "s"),
     "osiris-d/no-cross": Style("#5b4a9c", "#a999ea", DASH_DOT, "^"),
     "osiris-d/no-past": Style("#9a6a3a", "#d9a878", DOTTED, "v"),
-    "untrained encoder": Style("#8f969d", "#868d95", DOTTED, "."),
+    UNTRAINED: Style("#8f969d", "#868d95", DOTTED, "."),
 }
 ROLES: dict[str, Style] = {
     "current": Style("#0072b3", "#56b4e9", SOLID, "o"),
@@ -61,6 +58,8 @@ ROLES: dict[str, Style] = {
     "loss": Style("#8f9296", "#868b90", DOTTED, "."),
 }
 """The three parts of the framework, and their weighted sum."""
+CHANCE = Style("#b3382c", "#f0857a", DASHED, "")
+"""The level of a loss without learning."""
 SPARE = (
     Style("#6d5a00", "#d0ba4d", DASHED, "8"),
     Style("#1b6e8c", "#5fb6d6", DOTTED, "H"),
@@ -69,17 +68,17 @@ SPARE = (
     Style("#6b4c6e", "#c3a2c7", DOTTED, "s"),
     Style("#2d5f5d", "#7fbcb9", DASH_DOT, "o"),
 )
-"""For methods that the zoo does not know, chosen by name: a name keeps its look in every report."""
+"""For methods that are not in the zoo, chosen by name: a name has the same look in every report."""
 
 INK, MUTED, GRID, GROUND = "#22262c", "#6a7179", "#e4e7eb", "#fdfdfe"
 THEME: dict[str, str] = {INK: "#e4e7ea", MUTED: "#9aa2ab", GRID: "#30363d", GROUND: "#171b20"}
-"""Neutral colours of figures on light ground, and what they become on dark ground."""
+"""Neutral colours of figures on a light background -> on a dark one."""
 ON_DARK, ON_LIGHT = "#fefefe", "#0e1116"
-"""Text on filled cells: never swapped, since the cells are not."""
+"""Text on filled cells, the same in both themes because the cells are."""
 
 ORDER = list(METHODS)
 HEAT = ("#f4f6f8", "#d5e3ee", "#9fc3dc", "#5f9cc6", "#2b6fa8", "#123f73")
-"""A ramp in one hue whose lightness falls evenly: it reads the same in grey."""
+"""A ramp in one hue whose lightness falls evenly, so that it reads the same without colour."""
 
 
 def base_name(label: str) -> str:
@@ -107,9 +106,13 @@ def order_of(label: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else len(ORDER), label)
 
 
+def legend_of(labels: Iterable[str], untrained: bool = False) -> list[tuple[str, Style]]:
+    return [(label, style_of(label)) for label in [*labels, *([UNTRAINED] if untrained else [])]]
+
+
 def swaps() -> dict[str, str]:
-    """Every colour that has a variant for dark ground."""
-    styles = [*METHODS.values(), *ROLES.values(), *SPARE]
+    """Every colour with a variant for dark backgrounds -> that variant."""
+    styles = [*METHODS.values(), *ROLES.values(), *SPARE, CHANCE]
     return THEME | {style.colour: style.dark for style in styles}
 
 
@@ -146,9 +149,13 @@ SETTINGS: dict[Any, Any] = {
     "xtick.major.width": 0.6,
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
+    "figure.facecolor": GROUND,
+    "savefig.facecolor": GROUND,
+    "figure.constrained_layout.h_pad": 0.06,
+    "figure.constrained_layout.w_pad": 0.06,
     "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "hatch.linewidth": 0.8,
     "path.simplify": True,
     "path.simplify_threshold": 0.3,
 }

@@ -79,7 +79,7 @@ class Table:
         table = RichTable(title=Text(self.title), box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
         table.caption = Text("\n".join(self._notes("(1) best", "(2) second best")), style="dim")
         for number, column in enumerate(self.columns):
-            table.add_column(Text(_arrow(column, " ↑", " ↓")), justify="right" if self._numeric(number) else "left")
+            table.add_column(Text(_arrow(column, " ↑", " ↓")), justify="right" if self.numeric(number) else "left")
         for index, row in enumerate(self.rows):
             if index in self.rules:
                 table.add_section()
@@ -96,7 +96,7 @@ class Table:
 
     def markdown(self) -> str:
         """The best in bold, the second best in italics."""
-        aligned = ["---:" if self._numeric(number) else "---" for number in range(len(self.columns))]
+        aligned = ["---:" if self.numeric(number) else "---" for number in range(len(self.columns))]
         lines = [
             f"**{self.title}**",
             "",
@@ -109,7 +109,7 @@ class Table:
 
     def latex(self) -> str:
         """A booktabs table as in the paper: the best in bold, the second best underlined."""
-        layout = "".join("r" if self._numeric(number) else "l" for number in range(len(self.columns)))
+        layout = "".join("r" if self.numeric(number) else "l" for number in range(len(self.columns)))
         notes = " ".join(_sentence(note) for note in self._notes("bold: best", "underlined: second best"))
         header = " & ".join(
             _escape(column.name) + _arrow(Column("", column.better), r" ($\uparrow$)", r" ($\downarrow$)")
@@ -136,22 +136,24 @@ class Table:
         for row in self.rows:
             line = [self.title]
             for number, cell in enumerate(row):
-                line += _csv(cell) if self._numeric(number) else [cell if isinstance(cell, str) else cell.printed]
+                line += _csv(cell) if self.numeric(number) else [cell if isinstance(cell, str) else cell.printed]
             writer.writerow(line)
         return output.getvalue()
 
     def _csv_names(self, number: int, column: Column) -> list[str]:
         name = column.name
-        return [name, f"{name} deviation", f"{name} mark"] if self._numeric(number) else [name]
+        return [name, f"{name} deviation", f"{name} mark"] if self.numeric(number) else [name]
 
-    def _numeric(self, column: int) -> bool:
+    def numeric(self, column: int) -> bool:
         return any(isinstance(row[column], Number) for row in self.rows)
 
+    @property
+    def marked(self) -> bool:
+        return any(isinstance(cell, Number) and cell.mark for row in self.rows for cell in row)
+
     def _notes(self, best: str, second: str) -> list[str]:
-        marked = any(isinstance(cell, Number) and cell.mark for row in self.rows for cell in row)
-        return ([f"{best}, {second} of a column, as printed; equal values share the mark"] if marked else []) + list(
-            self.notes
-        )
+        marks = [f"{best}, {second} of a column, as printed; equal values share the mark"] if self.marked else []
+        return [*marks, *self.notes]
 
 
 def number_columns(names: Sequence[str]) -> tuple[Column, ...]:

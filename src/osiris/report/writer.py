@@ -1,18 +1,23 @@
-"""Where figures and tables go while a page is made: into files, and into blocks of HTML."""
+"""Writes the figures and tables of a report into files, and renders their HTML."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from osiris.files import write_text
-from osiris.report import compose, markup
-from osiris.report import figure as figures
-from osiris.report.figure import Figure
-from osiris.report.tables import Table
+from osiris.report.figure import Figure, inline, save, variable
+from osiris.report.overfitting import Measured
+from osiris.report.style import style_of
+from osiris.report.tables import Number, Table
+from osiris.report.untrusted import safe_name
 
 
 @dataclass
@@ -24,7 +29,7 @@ class Section:
     short: str
     """In the contents."""
     intro: str = ""
-    blocks: list[str] = field(default_factory=list)
+    blocks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -38,59 +43,69 @@ class Chapter:
 
 @dataclass
 class ReportWriter:
-    """Draws and saves what it is given, and remembers what could not be made."""
+    """Saves what it is given below `out`, and collects what could not be made."""
 
     out: Path
     slow: bool = False
-    """Also what takes long."""
-    measured: dict[str, Any] = field(default_factory=dict)
+    """Also make what takes minutes."""
+    measured: dict[str, Measured] = field(default_factory=dict)
     """Study -> overfitting to the memory, for the claims."""
     missing: list[str] = field(default_factory=list)
-    figures: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)
+    """One line each: what is not on the page, and which run would add it."""
+    names: set[str] = field(default_factory=set)
 
-    def figure(self, figure: Figure | None) -> list[str]:
+    def figure(self, figure: Figure | None) -> list[Markup]:
+        """As a list, so that sections add what there is: nothing for None."""
         if figure is None:
             return []
-        drawn = figures.draw(figure)
-        compose.save(drawn, self.out / "figures")
-        self.figures.append(figure.name)
-        return [markup.figure(drawn, run_links(figure.runs))]
+        figure = replace(figure, name=self._new_name(figure.name))
+        svg = inline(save(figure, self.out / "figures"))
+        return [render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))]
 
-    def table(self, table: Table | None, name: str) -> list[str]:
+    def table(self, table: Table | None, name: str) -> list[Markup]:
         if table is None:
             return []
-        for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
+        name = self._new_name(name)
+        files = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
+        for ending, text in files.items():
             write_text(self.out / "tables" / f"{name}.{ending}", text)
-        self.tables.append(name)
-        return [markup.table(table, name)]
+        return [render("table.html", table=table, name=name, files=files)]
 
-    def lacks(self, what: str) -> None:
-        """One line: what is not on the page, and which run would put it there."""
-        if what not in self.missing:
-            self.missing.append(what)
+    def _new_name(self, wanted: str) -> str:
+        """Safe as a file name, and not used yet."""
+        name, number = safe_name(wanted), 1
+        while name in self.names:
+            number += 1
+            name = f"{safe_name(wanted)}-{number}"
+        self.names.add(name)
+        return name
 
-
-def run_links(numbers: Sequence[int]) -> str:
-    """`made by commands 1–4, 7`, each a link to the command line."""
-    ordered = sorted(set(numbers))
-    if not ordered:
-        return ""
-    stretches: list[list[int]] = []
-    for number in ordered:
-        if stretches and number == stretches[-1][-1] + 1:
-            stretches[-1].append(number)
-        else:
-            stretches.append([number])
-    parts = []
-    for stretch in stretches:
-        ends = [stretch[0]] if len(stretch) == 1 else [stretch[0], stretch[-1]]
-        parts.append(
-            ("–" if len(stretch) > 2 else ", ").join(f'<a href="#run-{number}">{number}</a>' for number in ends)
-        )
-    word = "command" if len(ordered) == 1 else "commands"
-    return f"made by {word} {', '.join(parts)}"
+    def lacks(self, line: str) -> None:
+        if line not in self.missing:
+            self.missing.append(line)
 
 
-def paragraph(text: str, kind: str = "see") -> str:
-    return f'<p class="{kind}">{html.escape(text)}</p>'
+def stretches(numbers: Sequence[int]) -> list[list[int]]:
+    """Consecutive numbers together, as first and last: [1, 2, 3, 7] -> [[1, 3], [7]]."""
+    ordered = enumerate(sorted(set(numbers)))
+    groups = [[number for _, number in group] for _, group in groupby(ordered, lambda pair: pair[1] - pair[0])]
+    return [group if len(group) == 1 else [group[0], group[-1]] for group in groups]
+
+
+def render(template: str, **context: Any) -> Markup:
+    """A template of this package. All values are escaped, unless they are Markup."""
+    return Markup(_environment().get_template(template).render(context))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("osiris.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(colour_of=lambda label: f"var({variable(style_of(label).colour)})")
+    environment.tests["number"] = lambda cell: isinstance(cell, Number)
+    return environment

@@ -1,0 +1,137 @@
+"""Figures of the memory: overfitting to it, which tasks it holds, and the images themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from osiris.report import axes as draw
+from osiris.report import curves
+from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
+from osiris.report.images import Source, take, tiles
+from osiris.report.overfitting import Measured
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
+from osiris.report.style import MUTED, legend_of, order_of
+
+IMAGES_SHOWN = 60
+
+
+def overfitting(study: Study, measured: Measured) -> Figure | None:
+    """Fig. 3b and 5: the relative loss difference in the space of the current term, and in that of the past terms."""
+    runs = [run for run in study.main if run.uses_memory and run.label in study.plain and measured.get(run.number)]
+    if not runs:
+        return None
+    labels = sorted({run.label for run in runs}, key=order_of)
+    canvas, every = panels(2, 2, 5.5, 2.8)
+    titles = ("where the current term acts (g)", "where past terms act (h, or the only g)")
+    for axes, space, title in zip(every, ("g", "h"), titles):
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+        # A method with one projector has g alone: Fig. 5b shows it in both.
+        lines = {
+            label: _difference(runs, measured, label, space) or _difference(runs, measured, label, "g")
+            for label in labels
+        }
+        known = {label: line for label, line in lines.items() if line is not None}
+        draw.curves(axes, known, within=(-np.inf, np.inf), markers=all(len(line.x) <= 24 for line in known.values()))
+        draw.task_axis(axes, study.task_count, study.environments)
+        draw.at_least(axes, -0.02, 0.02)
+        axes.set(ylabel="relative loss difference", title=title)
+    add_legend(canvas, legend_of(labels))
+    caption = (
+        "(L_all - L_mem) / L_all: the contrastive loss on all past data against that on the memory, without the "
+        "current task. Near zero the memory represents the past; well above zero the encoder has overfitted to it."
+    )
+    basis = "views, batch size and temperature of the run"
+    return study_figure(study, "overfitting", "Overfitting to the memory", caption, canvas, runs, basis)
+
+
+def _difference(runs: Sequence[StudyRun], measured: Measured, label: str, space: str) -> curves.Curve | None:
+    each = []
+    for run in runs:
+        points = [(x, values[space]) for x, values in measured[run.number] if space in values]
+        if run.label == label and points:
+            x, y = np.array(points).T
+            each.append((x, y))
+    return curves.over_seeds(each) if each else None
+
+
+def shares(study: Study) -> Figure | None:
+    """Which tasks the memory holds, through training. Methods with equal memories share a panel."""
+    count = study.task_count
+    groups: list[tuple[np.ndarray, list[StudyRun]]] = []
+    for runs in study.continual.values():
+        held = [runs[0].memory(task) for task in range(count)] if runs[0].uses_memory else [None]
+        if all(one is not None for one in held):
+            _add_to_group(groups, task_shares([one[1] for one in held if one is not None], count), runs[0])
+    if not groups or count < 2:
+        return None
+    canvas, every = panels(len(groups), 2, 5.5, 2.8)
+    for axes, (share, runs) in zip(every, groups):
+        _stacked_shares(axes, share)
+        names = ", ".join(run.label for run in runs)
+        axes.set_title(names if len(names) < 60 else f"{len(runs)} methods with the same memory")
+    low, high = (100 * float(edge([edge(share[-1]) for share, _ in groups])) for edge in (min, max))
+    caption = (
+        f"Each band is the part of the memory that comes from one task (numbers at the right). After the last task the "
+        f"parts lie between {low:.0f} and {high:.0f} %; equal parts would be {100 / count:.0f} %."
+    )
+    runs = [run for _, members in groups for run in members]
+    title = "Which tasks the memory holds"
+    return study_figure(study, "memory", title, caption, canvas, runs, "checkpoints after each task")
+
+
+def _add_to_group(groups: list[tuple[np.ndarray, list[StudyRun]]], key: np.ndarray, run: StudyRun) -> None:
+    """Reservoirs of one seed and size hold the same images, whatever the method."""
+    for known, members in groups:
+        if np.array_equal(known, key):
+            members.append(run)
+            return
+    groups.append((key, [run]))
+
+
+def task_shares(held: Sequence[np.ndarray], task_count: int) -> np.ndarray:
+    """[checkpoints, T]: the part of the memory that each task has, given the tasks of the images held after each task
+    (-1: an empty slot)."""
+    counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in held], dtype=np.float64)
+    return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+
+
+def _stacked_shares(axes: Axes, share: np.ndarray) -> None:
+    count = len(share)
+    colours = draw.TASKS(np.linspace(0, 1, share.shape[1]))
+    axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)
+    middles = np.cumsum(share[-1] * 100) - share[-1] * 50
+    for task in np.flatnonzero(share[-1] > 0.035):
+        axes.annotate(
+            str(task + 1), (count, middles[task]), (3, 0), textcoords="offset points", fontsize=7, va="center"
+        )
+    axes.set(xlim=(1, count), ylim=(0, 100), ylabel="part of the memory (%)")
+    draw.task_axis(axes, count)
+    axes.set_xlim(1, count)
+
+
+def images(study: Study, source: Source) -> Figure | None:
+    """Images in the memory after the last task, in the order of the tasks they came from."""
+    groups: list[tuple[np.ndarray, list[StudyRun]]] = []
+    for runs in study.continual.values():
+        held = runs[0].memory() if runs[0].uses_memory else None
+        if held is not None and len(held[0]):
+            _add_to_group(groups, held[0][np.argsort(held[1], kind="stable")], runs[0])
+    count = 0 if source.benchmark is None else len(source.benchmark.train)
+    groups = [(ids, runs) for ids, runs in groups if ids.min() >= 0 and ids.max() < count]
+    if not groups or source.benchmark is None:
+        return None
+    sheets = []
+    for ids, runs in groups:
+        chosen = ids[np.linspace(0, len(ids) - 1, min(IMAGES_SHOWN, len(ids))).astype(int)]
+        rows = [take(source.benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
+        names = ", ".join(run.label for run in runs)
+        names = names if len(names) < 48 else f"{len(runs)} methods"
+        sheets.append((f"{names}: {len(chosen)} of {len(ids)} images", tiles(rows)))
+    caption = "Images in the memory after the last task, those of the earliest tasks first."
+    runs = [run for _, members in groups for run in members]
+    canvas = pictures(sheets, 2, 5.5)
+    return study_figure(study, "memory-images", "What the memory holds at the end", caption, canvas, runs)

@@ -1,0 +1,266 @@
+"""Figures of the representation: similarity between classes, its distributions, and maps of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure as Canvas
+
+from osiris.report import axes as draw
+from osiris.report.figure import Figure, add_legend, bare, panels, study_figure
+from osiris.report.images import Source
+from osiris.report.studies import Study
+from osiris.report.study_run import StudyRun
+from osiris.report.style import INK, MUTED, ROLES
+
+PAPER = ("offline", "ft", "osiris-d")
+"""The methods of Fig. 4 and Fig. 7; all others follow while there is room."""
+SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
+CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#8c5a2b", "#7a6fd0")
+CLASS_MARKERS = "os^Dv<>P"
+Tasks = Sequence[Sequence[int]]
+Environments = Sequence[tuple[str, Sequence[int]]]
+
+
+def chosen_labels(study: Study, most: int) -> list[str]:
+    first = [label for label in PAPER if label in study.by_label]
+    return (first + [label for label in study.plain if label not in first])[:most]
+
+
+def class_similarity(study: Study) -> Figure | None:
+    """Fig. 4, of the final models."""
+    matrices: dict[str, np.ndarray] = {}
+    tasks: list[list[int]] = []
+    for label in chosen_labels(study, 6):
+        arrays = [entry for run in study.by_label[label] if "class_similarity" in (entry := run.arrays())]
+        if arrays:
+            tasks = tasks_of(arrays[0]["label"], arrays[0]["task"])
+            matrices[label] = np.mean([entry["class_similarity"] for entry in arrays], axis=0)
+    if not matrices:
+        return None
+    pairs = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in matrices.values()])
+    low, high = (float(value) for value in np.nanpercentile(pairs, [1, 99])) if np.isfinite(pairs).any() else (0, 1)
+    canvas, every = panels(len(matrices), 3, 3.7, 3.4)
+    for axes, (label, matrix) in zip(every, matrices.items()):
+        order = class_order(tasks)
+        mesh = draw.heat_map(axes, matrix[np.ix_(order, order)], low, high, cells=False)
+        _task_ticks(axes, tasks)
+        means = by_environment(matrix, tasks, study.environments)
+        detail = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
+        axes.set(title=label, xlabel="class, in the order of the tasks", ylabel="class (ticks: tasks)")
+        axes.text(0, 1.01, detail, transform=axes.transAxes, fontsize=7, color=MUTED, va="bottom")
+        axes.set_title(label, pad=16 if detail else None)
+        for position in _switches(tasks, study.environments):
+            for line in (axes.axhline, axes.axvline):
+                line(position, color="#ffffff", linewidth=1.4, linestyle=(0, (4, 2)))
+    canvas.colorbar(mesh, ax=every, label="mean cosine similarity", aspect=30, fraction=0.02, pad=0.01)
+    caption = (
+        "Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of "
+        "classes that the encoder does not tell apart."
+    )
+    if study.environments:
+        caption += " Above each panel: the mean between different classes of each environment; dashes separate them."
+    runs = [run for label in matrices for run in study.by_label[label]]
+    basis = "final model, test images"
+    return study_figure(study, "similarity", "Similarity between classes", caption, canvas, runs, basis)
+
+
+def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
+    """The classes of each task, from the labels and tasks of the test images."""
+    return [sorted({int(one) for one in label[task == number]}) for number in range(int(task.max()) + 1)]
+
+
+def class_order(tasks: Tasks) -> list[int]:
+    """Classes in the order in which the stream brings them; one that returns counts where it came first."""
+    return list(dict.fromkeys(one for classes in tasks for one in classes))
+
+
+def _task_ticks(axes: Axes, tasks: Tasks) -> None:
+    """The number of a task at the middle of its classes; every so many where there are many tasks."""
+    ends = [0, *accumulate(len(classes) for classes in tasks)]
+    numbers = range(0, len(tasks), 1 + len(tasks) // 12)
+    ticks = {"ticks": [(ends[n] + ends[n + 1]) / 2 for n in numbers], "labels": [str(n + 1) for n in numbers]}
+    axes.set_xticks(**ticks)
+    axes.set_yticks(**ticks)
+
+
+def _switches(tasks: Tasks, environments: Environments) -> list[int]:
+    """Positions along the ordered classes where the environment changes."""
+    starts = draw.environment_starts([(name, list(members)) for name, members in environments])
+    ends = [0, *accumulate(len(classes) for classes in tasks)]
+    return [ends[start] for start in starts if 0 < start < len(tasks)]
+
+
+def between_classes(similarity: np.ndarray, classes: Sequence[int]) -> float:
+    """Mean similarity of different classes of a group; low where the encoder tells them apart."""
+    block = similarity[np.ix_(list(classes), list(classes))]
+    pairs = block[~np.eye(len(block), dtype=bool)]
+    return float(np.nanmean(pairs)) if np.isfinite(pairs).any() else float("nan")
+
+
+def by_environment(similarity: np.ndarray, tasks: Tasks, environments: Environments) -> dict[str, float]:
+    """Environment -> mean similarity between its classes."""
+    groups = {name: [one for task in members for one in tasks[task]] for name, members in environments}
+    return {name: between_classes(similarity, sorted(set(classes))) for name, classes in groups.items() if classes}
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Kernel densities of the cosine similarity of two kinds of pairs, and the integral of the smaller one."""
+
+    grid: np.ndarray
+    same: np.ndarray
+    different: np.ndarray
+    overlap: float
+
+
+def distributions(study: Study) -> Figure | None:
+    """Fig. 7: similarities of same-class and different-class pairs, and their overlap."""
+    places = [*(name for name, _ in study.environments), "overall"]
+    labels = chosen_labels(study, 4)
+    cells: list[tuple[str, str, Densities]] = []
+    for label in labels:
+        arrays = [run.arrays() for run in study.by_label[label]]
+        for place in places:
+            counts = [entry[f"histogram.{place}"] for entry in arrays if f"histogram.{place}" in entry]
+            densities = similarity_overlap(np.sum(counts, axis=0)) if counts else None
+            if densities is not None:
+                cells.append((label, place, densities))
+    if not cells:
+        return None
+    low, high = _support([densities for _, _, densities in cells])
+    canvas, every = panels(len(cells), len(places), 11 / max(3, len(places)), 1.8)
+    for axes, (label, place, densities) in zip(every, cells):
+        for density, style in ((densities.same, SAME), (densities.different, DIFFERENT)):
+            axes.fill_between(densities.grid, density, color=style.colour, alpha=0.18, linewidth=0)
+            axes.plot(densities.grid, density, linewidth=1.2, **style.line)
+        smaller = np.minimum(densities.same, densities.different)
+        axes.fill_between(densities.grid, smaller, color=INK, alpha=0.22, linewidth=0)
+        axes.set(xlim=(low, high), yticks=[], title=f"{label}, {place}", xlabel="cosine similarity")
+        axes.set_ylim(0, 1.3 * max(densities.same.max(), densities.different.max()))
+        axes.spines["left"].set_visible(False)
+        text = f"overlap {densities.overlap:.2f}"
+        axes.text(0.98, 0.94, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
+    add_legend(canvas, [("same class", SAME), ("different classes", DIFFERENT)], markers=False)
+    caption = (
+        "Densities of the similarity of two test images. The less the two overlap, the easier nearest neighbours are: "
+        "the overlap is the integral of the smaller density, 0 for separate and 1 for equal distributions."
+    )
+    runs = [run for label in labels for run in study.by_label[label]]
+    basis = "final model, pairs of test images, Gaussian kernel"
+    return study_figure(study, "distributions", "Same class and different class", caption, canvas, runs, basis)
+
+
+def _support(cells: Sequence[Densities]) -> tuple[float, float]:
+    """Where any density is more than a thousandth of its height, within the range of a cosine."""
+    inside = [cell.grid[density > 1e-3 * density.max()] for cell in cells for density in (cell.same, cell.different)]
+    return max(-1.0, float(min(grid[0] for grid in inside))), min(1.0, float(max(grid[-1] for grid in inside)))
+
+
+def similarity_overlap(histogram: np.ndarray) -> Densities | None:
+    """From the stored [2, bins] counts of same-class and different-class pairs; None where either has no pairs."""
+    same, different = histogram.astype(np.float64)
+    if same.sum() == 0 or different.sum() == 0:
+        return None
+    edges = np.linspace(-1, 1, histogram.shape[1] + 1)
+    centres = (edges[1:] + edges[:-1]) / 2
+    grid = np.linspace(-1.1, 1.1, 331)
+    one, other = kernel_density(centres, same, grid), kernel_density(centres, different, grid)
+    return Densities(grid, one, other, float(np.trapezoid(np.minimum(one, other), grid)))
+
+
+def scott_bandwidth(centres: np.ndarray, counts: np.ndarray) -> float:
+    """Scott's rule, n^(-1/5) standard deviations, from a histogram; never below half a bin."""
+    total = counts.sum()
+    mean = (centres * counts).sum() / total
+    deviation = np.sqrt((counts * (centres - mean) ** 2).sum() / max(1, total - 1))
+    return max(float(deviation * total ** (-1 / 5)), float(centres[1] - centres[0]) / 2)
+
+
+def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A density on `grid` that integrates to 1 over the line: a Gaussian on every bin, weighted by its count."""
+    width, used = scott_bandwidth(centres, counts), counts > 0
+    distance = (grid[:, None] - centres[None, used]) / width
+    kernel = np.exp(-0.5 * distance**2) / (width * np.sqrt(2 * np.pi))
+    return kernel @ (counts[used] / counts.sum())
+
+
+def feature_maps(study: Study) -> Figure | None:
+    """Features on their two main axes, coloured by task, through training."""
+    count = study.task_count
+    times = sorted({0, max(0, count // 2 - 1), count - 1})
+    cells: list[tuple[StudyRun, int, dict[str, np.ndarray]]] = []
+    for label in sorted(chosen_labels(study, 4), key=lambda label: label not in study.continual):
+        run = study.by_label[label][0]
+        for moment in times if run.continual else [0]:
+            arrays = run.arrays(moment)
+            if "projection.points" in arrays and "task" in arrays:
+                cells.append((run, moment, arrays))
+    if not cells:
+        return None
+    canvas, every = panels(len(cells), 3, 3.6, 2.7)
+    for axes, (run, moment, arrays) in zip(every, cells):
+        points, task = arrays["projection.points"], arrays["task"][arrays["projection.indices"]]
+        colours = draw.TASKS(task / max(1, count - 1))
+        axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
+        bare(axes)
+        axes.set_title(f"{run.label}, after task {moment + 1}" if run.continual else f"{run.label}, at the end")
+    _task_colour_bar(canvas, every, count)
+    caption = (
+        "Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are "
+        "easy to tell from each other; two axes show only a part of the whole."
+    )
+    runs = list({run.number: run for run, _, _ in cells}.values())
+    basis = "principal axes of the training features at that moment"
+    return study_figure(study, "maps", "Maps of the features, by task", caption, canvas, runs, basis)
+
+
+def _task_colour_bar(canvas: Canvas, every: Sequence[Axes], count: int) -> None:
+    colours = draw.TASKS.resampled(count) if count > 1 else draw.TASKS
+    scale = ScalarMappable(Normalize(0.5, count + 0.5), colours)
+    ticks = range(1, count + 1, 1 + count // 12)
+    bar = canvas.colorbar(scale, ax=list(every), label="task", aspect=40, fraction=0.02, pad=0.01, ticks=list(ticks))
+    bar.ax.tick_params(length=0)
+
+
+def class_maps(study: Study, source: Source) -> Figure | None:
+    """The classes of the first and of the last task on the same maps, final models."""
+    runs = [study.by_label[label][0] for label in chosen_labels(study, 3)]
+    known = [(run, arrays) for run in runs if {"projection.points", "label", "task"} <= (arrays := run.arrays()).keys()]
+    if not known:
+        return None
+    tasks = sorted({0, study.task_count - 1})
+    canvas, every = panels(len(tasks) * len(known), len(known), 11 / max(2, len(known)), 2.8)
+    for number, axes in enumerate(every):
+        task, (run, arrays) = tasks[number // len(known)], known[number % len(known)]
+        _class_panel(axes, arrays, task, source)
+        axes.set_title(f"{run.label}, classes of task {task + 1}")
+        if number % len(known) == len(known) - 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, handletextpad=0.1)
+    caption = (
+        "Some classes of the first and of the last task in colour, all other test images in grey, after the last task. "
+        "Classes that form islands are easy for the KNN."
+    )
+    basis = "principal axes of the training features, final model"
+    title = "Maps of the features, by class"
+    return study_figure(study, "class-maps", title, caption, canvas, [run for run, _ in known], basis)
+
+
+def _class_panel(axes: Axes, arrays: dict[str, np.ndarray], task: int, source: Source) -> None:
+    """At most eight classes in colour: more could not be told apart."""
+    points, chosen = arrays["projection.points"], arrays["projection.indices"]
+    label, its_task = arrays["label"][chosen], arrays["task"][chosen]
+    coloured = sorted({int(one) for one in label[its_task == task]})[: len(CLASS_COLOURS)]
+    rest = ~np.isin(label, coloured)
+    axes.scatter(points[rest, 0], points[rest, 1], color=MUTED, s=5, linewidths=0, alpha=0.25, rasterized=True)
+    for name, colour, marker in zip(coloured, CLASS_COLOURS, CLASS_MARKERS):
+        part = points[label == name]
+        look = {"color": colour, "marker": marker, "s": 15, "linewidths": 0, "rasterized": True}
+        axes.scatter(part[:, 0], part[:, 1], label=source.class_name(name), **look)
+    bare(axes)

@@ -1,0 +1,117 @@
+"""Figures of the course of training: loss terms, and the health of the representation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from osiris.framework.terms import Contrast
+from osiris.report import axes as draw
+from osiris.report import curves
+from osiris.report.curves import Curve
+from osiris.report.figure import Figure, add_legend, panels, study_figure
+from osiris.report.studies import Study, all_runs
+from osiris.report.study_run import StudyRun
+from osiris.report.style import CHANCE, ROLES, legend_of, role_style
+
+HEALTH = {
+    "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), (0.0, 5.0)),
+    "spread": ("Spread", "relative to an even spread", (0.0, np.inf), (0.0, 1.0)),
+    "uniformity": ("Uniformity", "lower: more even", (-np.inf, 0.0), (-1.0, 0.0)),
+}
+"""Field -> title, unit, range of the quantity, and what the axis shows at least."""
+AT_CHANCE = 0.97
+"""A loss above this part of chance counts as chance."""
+
+
+def loss_terms(study: Study) -> Figure | None:
+    """Every term by name, unweighted, the weighted sum, and the loss at chance."""
+    methods = {label: lines for label, runs in study.by_label.items() if (lines := term_curves(runs))}
+    if not methods:
+        return None
+    canvas, every = panels(len(methods), 3, 3.7, 2.4)
+    chances: list[float] = []
+    for axes, (label, lines) in zip(every, methods.items()):
+        for name, line in lines.items():
+            draw.curve(axes, line, role_style(name), markers=False, width=1.2, within=(0, np.inf))
+        chance = chance_loss(study.by_label[label][0])
+        if chance is not None:
+            axes.axhline(chance, linewidth=1, **CHANCE.line)
+            chances.append(chance)
+        draw.task_axis(axes, study.task_count, study.environments)
+        axes.set(ylabel="loss", title=label)
+        axes.margins(y=0.06)
+    roles = {name.split(".")[0] for lines in methods.values() for name in lines}
+    entries = [("weighted sum" if name == "loss" else name, style) for name, style in ROLES.items() if name in roles]
+    add_legend(canvas, entries + ([("chance", CHANCE)] if chances else []), markers=False)
+    caption = "Each term before weighting, and the weighted sum where there is more than one. "
+    if chances:
+        caption += (
+            f"Chance, {min(chances):.2f}, is the current loss of an encoder that gives every image the same embedding: "
+            "log(2 · batch size - 1)."
+        )
+    runs = [run for label in methods for run in study.by_label[label]]
+    basis = "training loss, means over logged steps"
+    return study_figure(study, "losses", "Loss terms through training", caption.strip(), canvas, runs, basis)
+
+
+def term_curves(runs: Sequence[StudyRun]) -> dict[str, Curve]:
+    """Term -> its curve over seeds; `loss` only where there is more than one term."""
+    names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
+    wanted = ["loss", *names] if len(names) > 1 else names
+    each = {name: [pair for run in runs if len((pair := _logged(run, name))[0])] for name in wanted}
+    return {name: curves.over_seeds(pairs) for name, pairs in each.items() if pairs}
+
+
+def _logged(run: StudyRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = []
+    for record in run.steps_logged:
+        value = record.loss if name == "loss" else record.terms.get(name)
+        if value is not None and math.isfinite(value):
+            pairs.append((run.place(record.task - 1, record.step), value))
+    x, y = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    return curves.thin(x, y)
+
+
+def chance_loss(run: StudyRun) -> float | None:
+    """The contrastive loss of equal embeddings, log(2N - 1) for N images; None where L_current is of another kind."""
+    batch = run.config.get("learning.batch_size")
+    terms = run.composition.current if run.composition else ()
+    contrastive = any(isinstance(term, Contrast) and term.batch == "X" for term in terms)
+    return math.log(2 * batch - 1) if contrastive and isinstance(batch, int) and batch > 1 else None
+
+
+def at_chance(run: StudyRun) -> bool:
+    """Whether the current loss of the last task ended where it would be without any learning."""
+    chance = chance_loss(run)
+    last = [record for record in run.steps_logged if record.task == run.steps_logged[-1].task]
+    losses = [record.terms.get("current") for record in last[len(last) // 2 :]]
+    known = [value for value in losses if value is not None]
+    return chance is not None and bool(known) and sum(known) / len(known) > AT_CHANCE * chance
+
+
+def health(study: Study) -> Figure | None:
+    """Effective rank, spread and uniformity of the features, through training."""
+    methods = {label: runs for label, runs in study.plain.items() if all(len(run.health("spread")[0]) for run in runs)}
+    if not methods:
+        return None
+    canvas, every = panels(len(HEALTH), 3, 3.7, 2.6)
+    for axes, (field, (title, unit, within, shown)) in zip(every, HEALTH.items()):
+        lines = {label: curves.over_seeds([run.health(field) for run in runs]) for label, runs in methods.items()}
+        draw.curves(axes, {label: line for label, line in lines.items() if len(line.x)}, within=within)
+        draw.task_axis(axes, study.task_count, study.environments)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set(ylabel=unit, title=title)
+        draw.at_least(axes, *shown)
+        axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
+    add_legend(canvas, legend_of(methods))
+    caption = (
+        "A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and "
+        "its uniformity rises to 0."
+    )
+    basis = "normalised features of the KNN bank"
+    title = "Health of the representation"
+    return study_figure(study, "health", title, caption, canvas, all_runs(methods), basis)

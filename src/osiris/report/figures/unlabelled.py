@@ -1,0 +1,175 @@
+"""Figures for images without labels: neighbours, episodes told apart, drift of the memory's features, duplicates."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from osiris.augment.views import normalise
+from osiris.console import warn
+from osiris.data.benchmark import Benchmark
+from osiris.errors import UserError
+from osiris.evaluation.overfitting import checkpoint_networks
+from osiris.report import axes as draw
+from osiris.report import curves
+from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
+from osiris.report.figures.images import Neighbours
+from osiris.report.images import Source, take, tiles
+from osiris.report.studies import Study, all_runs
+from osiris.report.study_run import StudyRun
+from osiris.report.style import CHANCE, legend_of
+from osiris.training.checkpoint import load_tensors
+
+QUERIES_SHOWN = 6
+MOST_CHECKED = 20_000
+"""Images that are searched for duplicates."""
+PAIRS_SHOWN = 10
+DRIFT_IMAGES = 64
+
+
+def neighbours(study: Study, source: Source) -> Figure | None:
+    """Nearest images of a few images, right after their own episode and after the last one."""
+    benchmark = source.benchmark
+    if benchmark is None or not study.continual or study.task_count < 2:
+        return None
+    label = next((label for label in ("osiris-d", "ft") if label in study.continual), next(iter(study.continual)))
+    run = study.continual[label][0]
+    split = benchmark.bank if benchmark.test is None else benchmark.test
+    pairs = Neighbours.of(run, split.task.numpy())
+    if pairs is None:
+        return None
+    early = np.flatnonzero(pairs.task < study.task_count - 1)
+    chosen = early[np.linspace(0, len(early) - 1, min(QUERIES_SHOWN, len(early))).astype(int)]
+    sheets = []
+    for when, nearest in (("right after its episode", pairs.before), ("after the last episode", pairs.after)):
+        rows = [
+            np.concatenate([take(split.images, pairs.queries[[n]]), take(benchmark.bank.images, nearest[n])])
+            for n in chosen
+        ]
+        sheets.append((f"{label}, {when}", tiles(rows)))
+    if not len(chosen):
+        return None
+    kept = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
+    caption = (
+        "Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to "
+        f"you are the best sign of a useful representation. Of all {len(early)} images that were followed, "
+        f"{100 * float(np.mean(kept)):.0f} % of the neighbours are the same at both times."
+    )
+    title, basis = "Nearest images, before and after", "nearest neighbours among the training images"
+    return study_figure(study, "nearest", title, caption, pictures(sheets, 2, 5.5), [run], basis)
+
+
+def episodes(study: Study) -> Figure | None:
+    """Consolidation C, which needs no labels: how well a KNN tells which episode an image is from."""
+    lines = {}
+    for label, runs in study.plain.items():
+        each = [pair for run in runs if len((pair := run.task_level())[0])]
+        if each:
+            lines[label] = curves.over_seeds(each)
+    if not lines or study.task_count < 2:
+        return None
+    canvas, (axes,) = panels(1, 1, 5.5, 2.8)
+    draw.curves(axes, lines)
+    axes.axhline(100 / study.task_count, linewidth=1, **CHANCE.line)
+    draw.task_axis(axes, study.task_count)
+    draw.percent_axis(axes, "images put into their episode (%)")
+    axes.set_ylim(bottom=0)
+    add_legend(canvas, [*legend_of(lines), ("guessing", CHANCE)])
+    final = {label: float(line.mean[-1]) for label, line in lines.items()}
+    caption = (
+        "A KNN predicts which episode an image is from, by the images nearest to it. At the end: "
+        + ", ".join(f"{value:.0f} % ({label})" for label, value in final.items())
+        + f"; guessing gives {100 / study.task_count:.0f} %. Episodes that look alike need not be told apart."
+    )
+    runs = [run for label in lines for run in study.by_label[label]]
+    title = "Telling the episodes apart"
+    return study_figure(study, "episodes", title, caption, canvas, runs, "KNN over episodes")
+
+
+def drift(study: Study, source: Source) -> Figure | None:
+    """How far the features of the memory's images move from one checkpoint to the next."""
+    methods = {label: [runs[0]] for label, runs in study.continual.items() if runs[0].uses_memory}
+    if source.benchmark is None:
+        return None
+    moved = {label: feature_drift(runs[0], source.benchmark) for label, runs in methods.items()}
+    lines = {label: curves.over_seeds([pair]) for label, pair in moved.items() if pair is not None and len(pair[0]) > 1}
+    if not lines:
+        return None
+    canvas, (axes,) = panels(1, 1, 5.5, 2.8)
+    draw.curves(axes, lines, within=(0, 2))
+    draw.task_axis(axes, study.task_count)
+    axes.set(ylabel="1 - cosine similarity", ylim=(0, None))
+    draw.at_least(axes, 0, 0.05)
+    add_legend(canvas, legend_of(lines))
+    caption = (
+        "For images in the memory: the mean of 1 - cosine between their features after an episode and after the one "
+        "before. Zero means that the new episode did not change how old images are represented."
+    )
+    used = {label: methods[label] for label in lines}
+    title = "Drift of the memory's features"
+    return study_figure(study, "drift", title, caption, canvas, all_runs(used), "checkpoints after each episode")
+
+
+def feature_drift(run: StudyRun, benchmark: Benchmark) -> tuple[np.ndarray, np.ndarray] | None:
+    """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end."""
+    held = run.memory()
+    files = sorted((run.run.path / "checkpoints").glob("task-*.safetensors"))
+    if held is None or len(files) < 2:
+        return None
+    ids = torch.from_numpy(held[0][held[1] >= 0]).long().unique()[:DRIFT_IMAGES]
+    if not len(ids) or ids.min() < 0 or ids.max() >= len(benchmark.train):
+        return None
+    images = normalise(benchmark.train.images.take(ids), benchmark.mean, benchmark.std)
+    before: Tensor | None = None
+    points = []
+    for path in files:
+        try:
+            tensors, metadata = load_tensors(path)
+            encoder = checkpoint_networks(tensors, metadata)["encoder"].eval()
+        except UserError as error:
+            warn(f"{path} is not used: {error}")
+            return None
+        with torch.no_grad():
+            features = encoder(images)
+        if before is not None:
+            distance = 1 - functional.cosine_similarity(before, features, dim=1)
+            points.append((float(int(metadata["task"]) + 1), float(distance.mean())))
+        before = features
+    x, y = np.array(points).T
+    return x, y
+
+
+def duplicates(study: Study, source: Source) -> Figure | None:
+    """Pairs of training images that are the same, or nearly."""
+    if source.benchmark is None:
+        return None
+    images = source.benchmark.train.images
+    count = min(MOST_CHECKED, len(source.benchmark.train))
+    groups = same_looking(images.take(torch.arange(count)))
+    if not groups:
+        return None
+    repeats = sum(len(group) - 1 for group in groups)
+    pairs = [take(images, group[:2]) for group in groups[:PAIRS_SHOWN]]
+    rows = [np.stack([pair[which] for pair in pairs]) for which in (0, 1)]
+    caption = (
+        f"{repeats:,} of {count:,} images look like another one ({100 * repeats / count:.1f} %); here are "
+        f"{len(pairs)} pairs, one below the other. Copies act as false negatives in a contrastive loss, and a copy in "
+        "another episode makes forgetting look smaller: remove them if there are many."
+    )
+    canvas = pictures([("", tiles(rows, row_gap=4))], 1, min(11.0, 1.1 * len(pairs)))
+    return study_figure(study, "duplicates", "Duplicates", caption, canvas, study.main)
+
+
+def same_looking(images: Tensor) -> list[list[int]]:
+    """Groups of images [n, 3, H, W] with the same difference hash: whether brightness rises from each cell of an 8 by 9
+    grid to the next. Images without any edges are left out, because all of them have the same hash."""
+    grey = functional.adaptive_avg_pool2d(images.float().mean(dim=1, keepdim=True), (8, 9)).squeeze(1)
+    steps = grey.diff(dim=2)
+    bits = (steps > 0).flatten(1).numpy()
+    flat = (steps.abs() < 1).flatten(1).all(dim=1).numpy()
+    groups: dict[bytes, list[int]] = {}
+    for index in np.flatnonzero(~flat):
+        groups.setdefault(np.packbits(bits[index]).tobytes(), []).append(int(index))
+    return [group for group in groups.values() if len(group) > 1]
