@@ -188,3 +188,20 @@ def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
     assert main(["train", "--benchmark", benchmark, "--preset", "smoke", "--quiet", "--out", str(out)]) == 0
     tasks = {"split-cifar100-5": 5, "split-cifar100-20": 20}.get(benchmark, 10)
     assert len(metrics(out)["protocols"]["task-aware"]["accuracy_matrix"]) == tasks
+
+
+def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    from osiris.commands.train import parse
+
+    (tmp_path / "week").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "week" / "a.png")
+    assert parse(["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]).config.preset == "fast-long"
+    assert "no --preset given: fast-long, because 1 images on a CPU" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setattr("osiris.training.presets.FEW_IMAGES", 1)
+    assert parse(["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]).config.preset == "fast"
+    assert parse(["--device", "cpu", "--preset", "smoke"]).config.preset == "smoke"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert parse(["--benchmark", "tinyworld"]).config.preset == "paper"

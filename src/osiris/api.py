@@ -26,7 +26,7 @@ def train(
     method: str | Method = "osiris-d",
     benchmark: str | Benchmark = "tinyworld",
     *,
-    preset: str = "paper",
+    preset: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     quiet: bool = True,
@@ -37,7 +37,8 @@ def train(
     Args:
         method: A name (`osiris list methods`) or a composition of terms, which goes by its `name` (default: own).
         benchmark: A name (`osiris list benchmarks`, `folder:PATH`, ...) or the result of `benchmark_from`.
-        preset: Where the defaults of all options come from (`osiris list presets`).
+        preset: Where the defaults of all options come from (`osiris list presets`). Default: `paper` on a GPU, `fast`
+            on a CPU.
         seed: Changes initialisation, augmentation and memory; the order of classes stays fixed.
         out: The run directory. Default: runs/BENCHMARK-METHOD-seedN.
         quiet: Do not display progress.
@@ -48,11 +49,14 @@ def train(
     """
     from osiris.commands.train import default_out
     from osiris.training.loop import train as train_config
+    from osiris.training.presets import choose_preset
 
     names = {
         "method": method if isinstance(method, str) else own_name(method),
         "benchmark": benchmark if isinstance(benchmark, str) else benchmark.name,
     }
+    if preset is None:
+        preset, _ = choose_preset(names["benchmark"], options.get("device", "auto"))
     config = configure(preset, seed, names, options)
     folder = Path(out) if out is not None else default_out(config)
     own_method = None if isinstance(method, str) else replace(method, name=names["method"])

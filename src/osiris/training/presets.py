@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import unknown
@@ -103,6 +104,25 @@ PRESETS: dict[str, Callable[[str], Config]] = {
     "fast-long": fast_long,
     "smoke": smoke,
 }
+
+
+FEW_IMAGES = 2000
+"""With fewer images than this, the epochs and the encoder of `fast-long` take minutes as well."""
+
+
+def choose_preset(benchmark: str, device: str = "auto") -> tuple[str, str]:
+    """The preset of a run that names none, and why: `paper` needs a GPU; on a CPU the number of images decides."""
+    from osiris.training.devices import choose_device
+
+    if choose_device(device).type != "cpu":
+        return "paper", "there is a GPU"
+    if benchmark.startswith("folder:"):
+        from osiris.data.folder import Listing
+
+        count = len(Listing(Path(benchmark.removeprefix("folder:"))).files)
+        if count < FEW_IMAGES:
+            return "fast-long", f"{count} images on a CPU"
+    return "fast", "there is no GPU"
 
 
 def preset(name: str, benchmark: str) -> Config:
