@@ -167,7 +167,8 @@ def read_config(path: Path) -> Config:
     try:
         record = read_json(file)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} is not a run directory: {file} does not exist.") from None
+        reason = "" if file == path else f"{path} is not a run directory: "
+        raise UserError(f"{reason}{file} does not exist.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}.") from None
     if not isinstance(record, dict) or "config" not in record:
