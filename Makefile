@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs site clean
 
 demo: $(STAMP)
 	$(BIN)/osiris demo --out demo
@@ -21,15 +21,21 @@ lint: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
+# The parts of the pages that are made from the code, then the site.
 docs: $(STAMP)
 	$(BIN)/python docs/make_method_pages.py
+	$(MAKE) site
+
+# Warnings are errors: a broken link fails.
+site: $(STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 # The constraints pin the tested versions; torch==2.13.0 keeps a machine without a GPU from fetching CUDA.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest hypothesis ruff "pyright[nodejs]" import-linter tensorboard wandb
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tensorboard,wandb,heic]" --group dev --group docs
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -22,7 +22,8 @@ PACKAGES = (
     "scipy",
     "msgspec",
 )
-EXTRAS = ("tensorboard", "wandb")
+EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "pillow-heif": "heic"}
+"""Package -> the extra that installs it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def run(args: Args) -> int:
     missing = [name for name in PACKAGES if version(name) is None]
     for name in PACKAGES:
         table.add_row(name, version(name) or "[red]missing: pip install osiris-ucl brings it[/red]")
-    for name in EXTRAS:
-        table.add_row(f"{name} (extra)", version(name) or f"not installed (pip install 'osiris-ucl[{name}]')")
+    for name, extra in EXTRAS.items():
+        table.add_row(f"{name} (extra)", version(name) or f"not installed (pip install 'osiris-ucl[{extra}]')")
     if "torch" not in missing:
         for name, text in _devices():
             table.add_row(name, text)

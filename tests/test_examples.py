@@ -1,0 +1,19 @@
+"""Every script in examples/ runs at smoke size."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_example(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), "smoke"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert list(tmp_path.glob("runs/*/metrics.json")) and capsys.readouterr().out
