@@ -28,7 +28,7 @@ docs: $(STAMP)
 
 # Warnings are errors: a broken link fails.
 site: $(STAMP)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # The constraints pin the tested versions; torch==2.13.0 keeps a machine without a GPU from fetching CUDA.
 $(STAMP): pyproject.toml constraints.txt
