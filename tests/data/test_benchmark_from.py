@@ -82,10 +82,10 @@ def test_a_folder(tmp_path: Path) -> None:
 
 def test_one_episode_of_anything(tmp_path: Path) -> None:
     path = write_pictures(tmp_path, 1, 0)[0]
-    for images, count in ((IMAGES, COUNT), (path, 1), ([path, path], 2), (Pictures(picture, labelled=False), COUNT)):
+    for images, count in ((IMAGES, COUNT), (path, 1), ([path, path], 2), (Pictures(picture), COUNT)):
         episode = episode_from(images, "monday", image_size=16)
         assert episode.task_names == ("monday",) and len(episode.train) == count
-        assert episode.train.images.shape == (3, 16, 16)
+        assert episode.train.images.shape == (3, 16, 16) and episode.test is None and episode.train.label is None
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no images"):
         episode_from(tmp_path / "empty", "x")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
-import threading
+import multiprocessing
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,57 +142,25 @@ def test_leftovers_of_a_killed_process_are_removed(photos: Path, cache_directory
     assert entries(cache_directory) == [location.name]
 
 
-def test_three_threads_decode_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-    real = decode_table.decode_all
+def test_one_process_decodes_while_the_others_wait(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log, real = tmp_path / "log", decode_table.decode_all
 
     def slow(*given):
-        decoded.append(1)
-        time.sleep(0.2)
+        with log.open("a") as file:
+            file.write("decoding\n")
+        time.sleep(1)
         return real(*given)
 
     monkeypatch.setattr(decode_table, "decode_all", slow)
-    threads = [threading.Thread(target=load, args=(photos,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert decoded == [1]
-
-
-PROCESS = """
-import sys, time
-from pathlib import Path
-from osiris.data import decode_table
-from osiris.data.benchmarks import load_benchmark
-from osiris.data.config import BenchmarkConfig
-
-real = decode_table.decode_all
-def slow(*given):
-    with Path(sys.argv[1]).open("a") as file:
-        file.write("decoding\\n")
-    while not Path(sys.argv[1] + "-go").exists():
-        time.sleep(0.05)
-    return real(*given)
-decode_table.decode_all = slow
-print(load_benchmark(BenchmarkConfig("folder:" + sys.argv[2])).location)
-"""
-
-
-def test_two_processes_one_works_the_other_waits(photos: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    command = [sys.executable, "-c", PROCESS, str(log), str(photos)]
-    start = partial(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    first = start()
-    deadline = time.monotonic() + 60
-    while not log.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    second = start()
-    assert second.stderr is not None
-    assert "another process is caching photos; waiting" in second.stderr.readline()
-    log.with_name("log-go").touch()
-    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
-    assert outputs[0] == outputs[1] != "" and log.read_text() == "decoding\n"
+    processes = [multiprocessing.get_context("fork").Process(target=load, args=(photos,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0] and log.read_text() == "decoding\n"
+    assert "another process is caching photos; waiting" in capfd.readouterr().err
 
 
 def test_keys_are_safe_directory_names() -> None:

@@ -116,20 +116,33 @@ def benchmark_from(
     return tasks.by_episode(source.name, load_dataset(source, config), config)
 
 
-def episode_from(images: Any, name: str, image_size: int | None = None) -> Benchmark:
-    """One episode without labels, from anything that `benchmark_from` takes; of a folder, all images at any depth."""
-    if not isinstance(images, str | Path):
-        benchmark = benchmark_from(images, name=name, image_size=image_size)
-        return replace(benchmark, task_names=(name,) * benchmark.task_count)
-    from osiris.data.folder import Listing
+def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
+    """All images as one episode, in order and without labels: anything that `benchmark_from` takes, or one image file.
 
-    paths, notices = [Path(images)], []
-    if Path(images).expanduser().is_dir():
+    Of a folder, all images at any depth.
+    """
+    from osiris.data import tasks
+    from osiris.data.dataset import load_dataset
+    from osiris.data.folder import Listing
+    from osiris.data.table import Table
+
+    notices: list[str] = []
+    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
         listing = Listing(Path(images))
-        paths, notices = listing.paths(), listing.notices()
-        if not paths:
-            raise UserError(f"{images} has no images. {' '.join(notices)}".rstrip())
-    benchmark = benchmark_from(paths, episodes=[name] * len(paths), name=name, image_size=image_size)
+        images, notices = listing.paths(), listing.notices()
+        if not images:
+            raise UserError(f"{listing.root} has no images. {' '.join(notices)}".rstrip())
+    elif isinstance(images, str | Path):
+        images = [images]
+    labelled = _own_source(images, None, None, None, None, name)
+
+    def read_table() -> Table:
+        return labelled.read_table().as_one_episode(name)
+
+    fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
+    source = replace(labelled, read_table=read_table, fingerprint=fingerprint)
+    config = BenchmarkConfig(name, image_size=image_size, strict=strict)
+    benchmark = tasks.by_episode(name, load_dataset(source, config), config)
     return replace(benchmark, notices=(*notices, *benchmark.notices))
 
 

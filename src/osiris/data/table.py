@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class Table:
 
     def __len__(self) -> int:
         return self.train_count + self.test_count
+
+    def as_one_episode(self, name: str) -> Table:
+        """The training images without labels."""
+        zeros = np.zeros(self.train_count, dtype=np.int64)
+        return replace(self, test_count=0, label=None, class_names=(), episode=zeros, episode_names=(name,))
 
 
 @dataclass(frozen=True)

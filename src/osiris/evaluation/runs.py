@@ -81,16 +81,16 @@ class Run:
         """float32 [N, D]: the features of images by the encoder after a task.
 
         `images`: whatever `benchmark_from` takes, such as a uint8 array [N, H, W, 3], a list of image files or a
-        folder. They are brought to the size and normalisation that the encoder was trained on.
+        folder; or one image file. They are brought to the size and normalisation that the encoder was trained on.
         """
-        from osiris.data.benchmarks import benchmark_from
+        from osiris.data.benchmarks import episode_from
         from osiris.evaluation.encoder_files import load_checkpoint
         from osiris.evaluation.features import embed
 
         loaded = load_checkpoint(self.checkpoint(task))
         if loaded.mean is None or loaded.std is None:
             raise UserError(f"{self.path} does not record the normalisation of its images; train it again.")
-        batch = benchmark_from(images, image_size=loaded.image_size, strict=True).train.images
+        batch = episode_from(images, "images", loaded.image_size, strict=True).train.images
         return embed(loaded.module, batch, loaded.mean, loaded.std)
 
     def values(self, protocol: str) -> dict[str, float | None]:
