@@ -147,7 +147,7 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
         (["train", "--benchmark", "tinywold", "--preset", "smoke"], "Did you mean 'tinyworld'?"),
         (["train", "--preset", "fastt"], "Did you mean 'fast'?"),
         (["trian"], "Did you mean 'train'?"),
-        (["train", "--resume", "nowhere"], "no run directory"),
+        (["train", "--resume", "nowhere"], "nowhere is not a run directory"),
         (["train", "--config", "nowhere.json", "--preset", "fast"], "--preset cannot be combined"),
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),
     ],
