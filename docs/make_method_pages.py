@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
+import method_pictures
 import torch
 
 from osiris.evaluation import published
@@ -26,7 +27,6 @@ from osiris.framework.cost import total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method
 from osiris.framework.table1 import COLUMNS, Facts, facts
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.report import method_picture
 from osiris.report.comparison import ablation_table
 from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
@@ -71,7 +71,7 @@ def loss(name: str) -> str:
 def picture(name: str) -> str:
     row = method_facts(name)
     words = "; ".join(f"{ROLES[term.role]} reaches {', '.join(term.reaches)}" for term in row.terms)
-    return f"![The spaces of {name}: {words}](pictures/{method_picture.file_name(name)}.svg)"
+    return f"![The spaces of {name}: {words}](pictures/{method_pictures.file_name(name)}.svg)"
 
 
 def command(name: str) -> str:
@@ -211,11 +211,11 @@ def stale_pictures() -> list[str]:
     """Pictures that were drawn from another trace than today's."""
     old = []
     lacking = set(ZOO) - set(documented())
-    for name in method_picture.names():
+    for name in method_pictures.names():
         if name in lacking:
             continue
-        path = FOLDER / "pictures" / f"{method_picture.file_name(name)}.svg"
-        if not path.exists() or method_picture.drawn_from(path) != method_picture.describe(find_method(name)):
+        path = FOLDER / "pictures" / f"{method_pictures.file_name(name)}.svg"
+        if not path.exists() or method_pictures.drawn_from(path) != method_pictures.describe(find_method(name)):
             old.append(name)
     return old
 
@@ -228,7 +228,7 @@ def main(arguments: list[str]) -> int:
         problems += [f"the picture of {name} is out of date" for name in stale_pictures()]
         print("\n".join(problems) or f"{len(ZOO)} methods and {len(READINGS)} readings: pages and pictures agree")
         return 1 if problems else 0
-    method_picture.main([str(FOLDER / "pictures")])
+    method_pictures.main(FOLDER / "pictures")
     for path, text in pages.items():
         write_text(path, text)
     print(f"{len(pages)} pages written" + (f"; without a page: {', '.join(lacking)}" if lacking else ""))

@@ -145,7 +145,7 @@ def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure | None], s
     assert held is not None
     share = memory.task_shares([held[1]], 10)[0] * 100
     assert f"between {share.min():.0f} and {share.max():.0f} %; equal parts would be 10 %" in caption
-    assert "osiris-d is highest" in drawn["overview"].caption  # pyright: ignore
+    assert "offline is highest" in drawn["overview"].caption  # pyright: ignore
 
 
 def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):

@@ -130,7 +130,8 @@ def inline(svg: str) -> Markup:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<title>.*?</title>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
     width = re.search(r' width="([\d.]+)pt"', svg)
     assert width is not None, "matplotlib writes the width"
     svg = svg.replace("<svg", f'<svg style="--width:{float(width[1]) * 96 / 72:.0f}px"', 1)

@@ -137,13 +137,14 @@ def distributions(study: Study) -> Figure | None:
     low, high = _support([densities for _, _, densities in cells])
     canvas, every = panels(len(cells), len(places), 11 / max(3, len(places)), 1.8)
     for axes, (label, place, densities) in zip(every, cells):
-        for density, style in ((densities.same, SAME), (densities.different, DIFFERENT)):
-            axes.fill_between(densities.grid, density, color=style.colour, alpha=0.18, linewidth=0)
-            axes.plot(densities.grid, density, linewidth=1.2, **style.line)
-        smaller = np.minimum(densities.same, densities.different)
-        axes.fill_between(densities.grid, smaller, color=INK, alpha=0.22, linewidth=0)
+        inside = (densities.grid >= low) & (densities.grid <= high)
+        grid, same, different = densities.grid[inside], densities.same[inside], densities.different[inside]
+        for density, style in ((same, SAME), (different, DIFFERENT)):
+            axes.fill_between(grid, density, color=style.colour, alpha=0.18, linewidth=0)
+            axes.plot(grid, density, linewidth=1.2, **style.line)
+        axes.fill_between(grid, np.minimum(same, different), color=INK, alpha=0.22, linewidth=0)
         axes.set(xlim=(low, high), yticks=[], title=f"{label}, {place}", xlabel="cosine similarity")
-        axes.set_ylim(0, 1.3 * max(densities.same.max(), densities.different.max()))
+        axes.set_ylim(0, 1.3 * max(same.max(), different.max()))
         axes.spines["left"].set_visible(False)
         text = f"overlap {densities.overlap:.2f}"
         axes.text(0.98, 0.94, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
