@@ -14,9 +14,9 @@ from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 from osiris.evaluation.runs import load_runs
 from osiris.report import cost_tables, overfitting
 from osiris.report import figure as figures
+from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figure import Figure
 from osiris.report.figures import accuracy, components, images, memory, representation, training
-from osiris.report.images import Source, find_images
 from osiris.report.studies import Study, studies
 from osiris.report.style import SETTINGS
 

@@ -14,7 +14,7 @@ from PIL import Image
 from osiris.cli import main
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
-from osiris.report.images import find_images
+from osiris.report.benchmark_images import find_images
 from osiris.report.page import make_report
 from osiris.report.studies import studies
 from web_page import checked

@@ -12,7 +12,7 @@ from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.overfitting import checkpoint_overfitting
 from osiris.files import write_json
-from osiris.report.images import Source
+from osiris.report.benchmark_images import Source
 from osiris.report.studies import Study
 from osiris.report.study_run import StudyRun
 from osiris.report.untrusted import read_received

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from osiris.console import Ticker
 from osiris.report import cost_tables, study_tables
+from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figures import accuracy, components, images, memory, representation, training, unlabelled
-from osiris.report.images import Source, find_images
 from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study
 from osiris.report.writer import ReportWriter, Section, render

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from osiris.evaluation.runs import load_runs
+from osiris.report.benchmark_images import find_images
 from osiris.report.figures.unlabelled import feature_drift, same_looking
-from osiris.report.images import find_images
 from osiris.report.studies import studies
 
 

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from osiris.evaluation.statistics import deviation
 from osiris.report import axes as draw
 from osiris.report import curves
+from osiris.report.benchmark_images import Source
 from osiris.report.curves import Curve, Point
 from osiris.report.figure import Figure, add_legend, panels, study_figure
-from osiris.report.images import Source
 from osiris.report.studies import Study, all_runs
 from osiris.report.study_run import StudyRun
 from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, style_of

@@ -10,8 +10,8 @@ import torch
 from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.benchmark import Benchmark
 from osiris.randomness import generator
+from osiris.report.benchmark_images import Source, framed, pixels, take, tiles
 from osiris.report.figure import Figure, pictures, study_figure
-from osiris.report.images import Source, framed, pixels, take, tiles
 from osiris.report.studies import Study
 from osiris.report.study_run import StudyRun
 

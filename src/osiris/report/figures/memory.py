@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 
 from osiris.report import axes as draw
 from osiris.report import curves
+from osiris.report.benchmark_images import Source, take, tiles
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
-from osiris.report.images import Source, take, tiles
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.study_run import StudyRun

@@ -13,8 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
 
 from osiris.report import axes as draw
+from osiris.report.benchmark_images import Source
 from osiris.report.figure import Figure, add_legend, bare, panels, study_figure
-from osiris.report.images import Source
 from osiris.report.studies import Study
 from osiris.report.study_run import StudyRun
 from osiris.report.style import INK, MUTED, ROLES

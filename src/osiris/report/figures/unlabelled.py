@@ -14,9 +14,9 @@ from osiris.errors import UserError
 from osiris.evaluation.overfitting import checkpoint_networks
 from osiris.report import axes as draw
 from osiris.report import curves
+from osiris.report.benchmark_images import Source, take, tiles
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.figures.images import Neighbours
-from osiris.report.images import Source, take, tiles
 from osiris.report.studies import Study, all_runs
 from osiris.report.study_run import StudyRun
 from osiris.report.style import CHANCE, legend_of

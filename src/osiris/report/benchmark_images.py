@@ -64,7 +64,7 @@ def pixels(images: Tensor) -> np.ndarray:
 
 
 def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None) -> Image.Image:
-    """Rows of uint8 [n, H, W, 3] as one picture with transparent gaps, for any ground."""
+    """Rows of uint8 [n, H, W, 3] as one picture with transparent gaps, for any background."""
     between = gap if row_gap is None else row_gap
     height, width = rows[0].shape[1:3]
     columns = max(len(row) for row in rows)
@@ -77,7 +77,7 @@ def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None
 
 
 def framed(tile: np.ndarray, good: bool) -> np.ndarray:
-    """A tile with a frame: solid green-blue for right, striped vermillion for wrong (so that it reads in grey too)."""
+    """A tile with a frame: solid green for right, striped orange for wrong, which reads without colour too."""
     framed_tile = tile.copy()
     height, width = tile.shape[:2]
     thick = max(1, height // 16)
