@@ -10,6 +10,10 @@ import pytest
 
 from osiris.cli import main
 from osiris.evaluation.config import BASELINES
+from osiris.evaluation.runs import load_runs
+from osiris.report.studies import studies
+from osiris.report.study_tables import main_table
+from osiris.report.tables import Number
 from tiny_runs import arguments, write_arrays
 
 
@@ -51,6 +55,16 @@ def test_baselines(name: str, data: str, tmp_path: Path, capsys) -> None:
     accuracy = scores(tmp_path, name)["protocols"]["class-agnostic"]["accuracy"]
     assert sum(accuracy) / 3 > 30  # six classes that differ in colour
     assert name in capsys.readouterr().out
+
+
+def test_a_baseline_on_the_data_of_a_run_is_kept_with_it(run: Path) -> None:
+    for name in ("pixels", "patches"):
+        assert main(["evaluate", str(run), "--baseline", name]) == 0
+    (loaded,) = load_runs([run])
+    assert list(loaded.baseline_accuracies("class-agnostic")) == ["patches", "pixels", "untrained encoder"]
+    (study,), _ = studies([loaded])
+    rows = {str(row[0]): row for row in main_table(study, "class-agnostic").rows}
+    assert Number(loaded.baseline_accuracies("class-agnostic")["pixels"]) in rows["pixels"]
 
 
 @pytest.mark.parametrize(

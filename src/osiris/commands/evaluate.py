@@ -34,6 +34,7 @@ class Args:
       osiris evaluate runs/x/checkpoints/task-10.safetensors --benchmark structured-cifar100 --k 20
       osiris evaluate --encoder weights.safetensors --arch resnet18 --benchmark split-cifar100-20
       osiris evaluate --encoder my_package.models:load --benchmark tinyworld --k 10
+      osiris evaluate runs/x --baseline patches          on the run's data; reports of the run then show it
       osiris evaluate --baseline patches --benchmark split-cifar100-20 --bank-per-class 100 --test-per-class 50 --k 20
     """
 
@@ -126,7 +127,9 @@ def run(args: Args) -> int:
     out = args.out or default_out(args, asked)
     require_writable(out)
     scores = [evaluate_one(subject, benchmark, protocol, device, out) for subject in subjects]
-    if args.target is not None and args.target.is_dir():
+    if args.target is not None and args.baseline is not None:
+        add_baseline(args.target, args.baseline, scores[0])
+    elif args.target is not None and args.target.is_dir():
         write_metrics(args, benchmark, scores, identity, out, device)
     console.print(table([subject.name for subject in subjects], scores, benchmark.name))
     console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False, soft_wrap=True)
@@ -134,7 +137,9 @@ def run(args: Args) -> int:
 
 
 def check(args: Args) -> None:
-    if sum(choice is not None for choice in (args.target, args.encoder, args.baseline)) != 1:
+    given = sum(choice is not None for choice in (args.target, args.encoder, args.baseline))
+    of_run = args.target is not None and args.target.is_dir() and args.baseline is not None and args.encoder is None
+    if given != 1 and not of_run:
         raise UserError("give one of: a run or checkpoint, --encoder, --baseline; see osiris evaluate --help.")
     if not args.data.benchmark:
         raise UserError("choose the data with --benchmark NAME (see osiris list benchmarks).")
@@ -149,7 +154,7 @@ def load_subjects(args: Args) -> list[Subject]:
 
     if args.encoder is not None:
         return [Subject("encoder", load_encoder(args.encoder, args.arch, args.prefix, args.stem_padding))]
-    if args.target is None:
+    if args.target is None or args.baseline is not None:
         return []
     folder = args.target / "checkpoints"
     paths = sorted(folder.glob("task-*.safetensors")) if args.target.is_dir() else [args.target]
@@ -163,6 +168,17 @@ def baseline_subject(name: str, benchmark: Benchmark) -> Subject:
     from osiris.evaluation.encoder_files import LoadedEncoder
 
     return Subject(name, LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name}))
+
+
+def add_baseline(run: Path, name: str, scores: Scores) -> None:
+    """Keep the accuracies in baselines.json of the run, where reports find them."""
+    from osiris.evaluation.metrics_file import Baseline, Baselines, read_record, write_record
+
+    path = run / "baselines.json"
+    before = read_record(path, Baselines).baselines if path.exists() else {}
+    accuracies = {protocol: one.accuracy for protocol, one in scores.protocols.items()}
+    measured = Baseline(protocols=accuracies, task_level=scores.task_level.accuracy)
+    write_record(path, Baselines(baselines=before | {name: measured}))
 
 
 def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:

@@ -19,8 +19,8 @@ from osiris.data.benchmark import Benchmark
 from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
-from osiris.evaluation.fingerprint import digest, fingerprint
-from osiris.evaluation.metrics_file import Percentages, Record, mean_present
+from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.metrics_file import Baseline, mean_present
 from osiris.files import read_sealed_json, write_sealed_json
 from osiris.models.whitening import principal_components
 from osiris.randomness import generator
@@ -30,17 +30,8 @@ SIDE = 32
 PATCH, FILTERS, FITTED_IMAGES, PATCHES_PER_IMAGE = 6, 256, 1000, 50
 CONTRAST, WHITENING, THRESHOLD = 10 / 255**2, 0.1, 0.5
 """Regularisation of contrast and of the whitening (as Coates and Ng for bytes), and the soft threshold."""
-
-
-class Baseline(Record, frozen=True, kw_only=True):
-    """Accuracies of features that were not learned, in percent."""
-
-    protocols: dict[str, Percentages]
-    task_level: float | None
-
-    def accuracy(self, protocol: str) -> float | None:
-        """The mean over tasks, which is A."""
-        return mean_present(self.protocols.get(protocol, []))
+CHUNK = 16
+"""Images at a time: the responses of all filters stay small."""
 
 
 def untrained_baseline(
@@ -71,21 +62,6 @@ def untrained_baseline(
         },
         task_level=mean_present([one.task_level for one in each]),
     )
-
-
-def pixel_baselines(
-    benchmark: Benchmark, protocol: ProtocolConfig, cache_dir: Path | None, device: torch.device | str = "cpu"
-) -> dict[str, Baseline]:
-    """pixels, pixels-centred and patches, by name; empty without labels."""
-    if not benchmark.labelled:
-        return {}
-    baselines = {}
-    for name in BASELINES:
-        identity = fingerprint(benchmark, protocol, {"baseline": name}).hash
-        path = None if cache_dir is None else cache_dir / f"{name}-{digest([identity, protocol.protocols])}.json"
-        measured = _cached(path, lambda name=name: measure(ENCODERS[name](benchmark), benchmark, protocol, device))
-        baselines[name] = measured
-    return baselines
 
 
 def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
@@ -169,7 +145,9 @@ class Patches(Unlearned):
         self.register_buffer("kernel", kernel.view(len(kernel), 3, PATCH, PATCH))
 
     def forward(self, images: Tensor) -> Tensor:
-        images = self.pixels(images)
+        return torch.cat([self._features(self.pixels(part)) for part in images.split(CHUNK)])
+
+    def _features(self, images: Tensor) -> Tensor:
         average = functional.avg_pool2d(images.mean(1, keepdim=True), PATCH, 1)
         square = functional.avg_pool2d(images.square().mean(1, keepdim=True), PATCH, 1)
         contrast = ((square - average.square()).clamp_min(0) + CONTRAST).sqrt()

@@ -121,6 +121,19 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
         return mean_present(self.random_baseline or [])
 
 
+class Baseline(Record, frozen=True, kw_only=True):
+    """Accuracies of features that were not learned, in percent."""
+
+    protocols: dict[str, Percentages]
+    task_level: float | None
+
+
+class Baselines(Record, frozen=True, kw_only=True):
+    """baselines.json of a run: what `osiris evaluate RUN --baseline NAME` measured, by name."""
+
+    baselines: dict[str, Baseline]
+
+
 class Fingerprint(Record, frozen=True, kw_only=True):
     """What two numbers must share to be comparable; see `osiris.evaluation.fingerprint`."""
 

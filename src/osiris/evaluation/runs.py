@@ -12,7 +12,7 @@ import numpy as np
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.metrics_file import Fingerprint, RunMetrics, read_metrics
+from osiris.evaluation.metrics_file import Baselines, Fingerprint, RunMetrics, mean_present, read_metrics, read_record
 from osiris.files import read_json
 
 if TYPE_CHECKING:
@@ -62,6 +62,15 @@ class Run:
             return {}
         record = read_json(path)
         return _flat(record.get("config", record))
+
+    def baseline_accuracies(self, protocol: str) -> dict[str, float]:
+        """A of features that were not learned, under one protocol: the untrained encoder, and what
+        `osiris evaluate RUN --baseline NAME` measured."""
+        path = self.path / "baselines.json"
+        measured = read_record(path, Baselines).baselines if path.exists() else {}
+        accuracies = {name: mean_present(one.protocols.get(protocol, [])) for name, one in measured.items()}
+        accuracies["untrained encoder"] = self.metrics[protocol].untrained
+        return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""

@@ -99,6 +99,10 @@ class Study:
         """A of every seed of a method; empty where it is missing."""
         return [value for run in self.by_label[label] if (value := run.final(protocol)) is not None]
 
+    def baselines(self, protocol: str) -> dict[str, float]:
+        """A of features that were not learned: the untrained encoder, and what was measured for any of the runs."""
+        return {name: value for item in self.main for name, value in item.run.baseline_accuracies(protocol).items()}
+
     def untrained(self, protocol: str) -> float | None:
         """A of untrained encoders."""
         return self.main[0].run.metrics[protocol].untrained

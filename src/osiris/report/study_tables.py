@@ -18,7 +18,7 @@ GROUPS = {"reference": 0, "replay": 1, "distillation": 2, "other": 3}
 
 
 def main_table(study: Study, protocol: str, labels: Sequence[str] | None = None) -> Table:
-    """Tables 2, 3, 6 and 7: the untrained encoder, ft, replay, distillation, references; ours beside the paper's."""
+    """Tables 2, 3, 6 and 7: baselines, ft, replay, distillation, references; ours beside the paper's."""
     wanted = [item for item in study.main if labels is None or item.label in labels]
     items = sorted(wanted, key=lambda item: (_group(item.label), order_of(item.label), item.seed))
     with_paper = study.benchmark in published.benchmarks() and protocol in published.protocols()
@@ -28,12 +28,13 @@ def main_table(study: Study, protocol: str, labels: Sequence[str] | None = None)
         above, here = str(rows[index - 1][0]), str(rows[index][0])
         if not with_paper and _section(above) != _section(here):
             rules.add(index)
-    untrained = study.untrained(protocol)
-    if untrained is not None:
-        blank = [""] * (len(table.columns) - 2 - len(METRICS))
-        numbers = [Number(untrained), *(Number(None) for _ in METRICS[1:])]
-        rows = [("untrained encoder", "", *numbers, *blank), *rows]
-        rules = {index + 1 for index in rules} | {1}
+    blank = [*(Number(None) for _ in METRICS[1:]), *[""] * (len(table.columns) - 2 - len(METRICS))]
+    baselines: list[tuple[Cell, ...]] = [
+        (name, "", Number(accuracy), *blank) for name, accuracy in study.baselines(protocol).items()
+    ]
+    if baselines:
+        rows = [*baselines, *rows]
+        rules = {index + len(baselines) for index in rules} | {len(baselines)}
     return _without_empty_columns(replace(table, rows=tuple(rows), rules=frozenset(rules)))
 
 
@@ -64,7 +65,7 @@ def ablation_table(study: Study, protocol: str) -> Table | None:
     if not any("/" in label for label in labels):
         return None
     table = main_table(study, protocol, labels)
-    kept = [index for index, row in enumerate(table.rows) if row[0] != "untrained encoder"]
+    kept = [index for index, row in enumerate(table.rows) if row[0] not in study.baselines(protocol)]
     first = kept[0]
     return replace(
         table,
