@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from osiris.evaluation.runs import Run, load_runs
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
+    from osiris.learner import Learner
 
 _HOME = {
     "Benchmark": "data.benchmark",
+    "Learner": "learner",
     "Method": "framework.methods",
     "Run": "evaluation.runs",
     "UserError": "errors",
@@ -45,6 +47,7 @@ _MODULES = {
 
 __all__ = [
     "Benchmark",
+    "Learner",
     "Method",
     "Run",
     "UserError",

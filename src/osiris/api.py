@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from osiris.errors import UserError, unknown
+from osiris.errors import UserError
 from osiris.evaluation.runs import Run, load_runs
 from osiris.files import read_json
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark
     from osiris.framework.methods import Method
     from osiris.report.tables import Table
-    from osiris.training.config import Config
 
     Runs = Sequence[Run | Path | str] | Run | Path | str
     """Runs, run directories, folders that hold some, or patterns such as `runs/*`."""
@@ -48,8 +47,10 @@ def train(
         The finished run: `run.metrics["class-agnostic"].A`, `run.encoder()`, `run.embed(images)`.
     """
     from osiris.commands.train import default_out
+    from osiris.training.config import with_options
     from osiris.training.loop import train as train_config
     from osiris.training.presets import choose_preset
+    from osiris.training.presets import preset as preset_config
 
     names = {
         "method": method if isinstance(method, str) else own_name(method),
@@ -57,7 +58,7 @@ def train(
     }
     if preset is None:
         preset, _ = choose_preset(names["benchmark"], options.get("device", "auto"))
-    config = configure(preset, seed, names, options)
+    config = with_options(preset_config(preset, names["benchmark"]), names | options | {"seed": seed})
     folder = Path(out) if out is not None else default_out(config)
     own_method = None if isinstance(method, str) else replace(method, name=names["method"])
     if own_method is not None:
@@ -85,22 +86,6 @@ def refuse_another_composition(method: Method, folder: Path) -> None:
     path = folder / "config.json"
     if path.exists() and read_json(path)["composition"] != method_to_dict(method):
         raise UserError(f"{folder} already holds a run of another method named {method.name!r}. Choose another out.")
-
-
-def configure(preset: str, seed: int, names: dict[str, str], options: dict[str, Any]) -> Config:
-    """The config of a preset with these options, which may belong to any section of it."""
-    from osiris.training.presets import preset as preset_config
-
-    config = preset_config(preset, names["benchmark"])
-    sections: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
-    sections = {name: section for name, section in sections.items() if is_dataclass(section)}
-    section_of = {field.name: name for name, section in sections.items() for field in fields(section)}
-    changes: dict[str, dict[str, Any]] = {}
-    for option, value in (options | names).items():
-        if option not in section_of:
-            raise unknown("option", option, sorted(set(section_of) - set(names)))
-        changes.setdefault(section_of[option], {})[option] = tuple(value) if isinstance(value, list) else value
-    return replace(config, seed=seed, **{name: replace(sections[name], **values) for name, values in changes.items()})
 
 
 def load_run(path: str | Path) -> Run:

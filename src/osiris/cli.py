@@ -15,6 +15,9 @@ from osiris.training.interrupt import Interrupt
 COMMANDS: dict[str, str] = {
     "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
     "train": "train one method on one benchmark",
+    "observe": "learn from one more folder of images (the state lives in a directory)",
+    "embed": "features of images by a state or run, as a table",
+    "status": "what a state has learned from and what it holds",
     "sweep": "train several methods with several seeds, side by side",
     "evaluate": "evaluate a run, a checkpoint or a foreign encoder",
     "report": "make the HTML page, figures and tables from runs",

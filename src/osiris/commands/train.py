@@ -29,6 +29,7 @@ class Args:
       osiris train --method ft --benchmark split-cifar100-20 --preset fast --epochs 8
       osiris train --method osiris-d --past replay+distil --cross-weight 0.3 --benchmark tinyworld --preset fast
       osiris train --resume runs/x                 continue an interrupted run
+      osiris train --resume runs/x --add-task photos/december
       osiris train --config runs/x/config.json --out runs/again
       torchrun --nproc-per-node=2 -m osiris train --benchmark tinyworld --preset fast --out runs/two
     """
@@ -38,6 +39,8 @@ class Args:
     """The run directory (default: runs/BENCHMARK-METHOD-seedN). The same command again continues it."""
     quiet: bool = False
     """No progress display."""
+    add_task: tuple[Path, ...] = ()
+    """Give a finished run (--resume) one more task: a folder of images. Its earlier images are not needed."""
     no_lock: bool = False
     """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
 
@@ -99,6 +102,12 @@ def run(args: Args) -> int:
     from osiris.commands.show import metrics_table
     from osiris.training.loop import train
 
+    if args.add_task:
+        from osiris.learner import Learner
+
+        for folder in args.add_task:
+            Learner(out).observe(Path(str(folder).removeprefix("folder:")), quiet=args.quiet)
+        return 0
     metrics = train(config, out, args.quiet, not args.no_lock)
     if metrics is not None:
         console.print(metrics_table([metrics]))

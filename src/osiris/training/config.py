@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from osiris.data.config import BenchmarkConfig
-from osiris.errors import UserError
+from osiris.errors import UserError, unknown
 from osiris.evaluation.config import ProtocolConfig
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
@@ -131,6 +131,24 @@ class Config:
                 raise UserError(f"--{name} {value} is out of range; use a value from {low} to {high:g}.")
         if self.engine.micro_batch is not None and self.encoder.batch_norm:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+    """The config with other values for some options, which may belong to any section of it."""
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    sections = {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
+    section_of = {field.name: name for name, section in sections.items() for field in dataclasses.fields(section)}
+    changes: dict[str, Any] = {}
+    for option, value in options.items():
+        value = tuple(value) if isinstance(value, list) else value
+        if option in ("seed", "preset"):
+            changes[option] = value
+        elif option in section_of:
+            name = section_of[option]
+            changes[name] = dataclasses.replace(changes.get(name, sections[name]), **{option: value})
+        else:
+            raise unknown("option", option, sorted(section_of))
+    return dataclasses.replace(config, **changes)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

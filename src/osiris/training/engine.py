@@ -36,6 +36,8 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
     if encoder.family != "fast":
         return None
     indices = benchmark.training_indices(0)
+    if not len(indices):  # a run that is continued without them: the fitted weights come from its state
+        indices = benchmark.training_indices(benchmark.task_count - 1)
     indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
     return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 
@@ -45,7 +47,7 @@ class StepResult:
     """The result of a step, still on the device."""
 
     values: dict[str, Tensor]
-    """loss, every term by name, spread (of the embeddings) and gradient_norm."""
+    """loss, every term by name, and gradient_norm."""
     finite: Tensor
     images: int
 
@@ -108,8 +110,6 @@ class Engine:
             statistic.copy_(torch.where(finite, statistic, before))
         self._offer(indices, images, task, step, fields)
         detached = {name: value.detach() for name, value in values.items()}
-        spread = self.networks.objective.spread
-        detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from osiris.evaluation.metrics_file import RunMetrics, write_record
 from osiris.files import file_digest, write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
-from osiris.framework.objectives import is_collapsed
 from osiris.training import checkpoint
 from osiris.training.config import Config, to_dict
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
@@ -49,6 +49,9 @@ from osiris.training.run_evaluation import (
 from osiris.training.schedule import Phase, check_sizes, phases
 from osiris.training.tracking import Tracker
 
+Extension = tuple[Benchmark, list[Phase]]
+"""A benchmark with the images of one more task, and the phases of all tasks."""
+
 
 @dataclass
 class Position:
@@ -70,10 +73,11 @@ def train(
     lock: bool = True,
     method: Method | None = None,
     benchmark: Benchmark | None = None,
+    extend: Callable[[dict[str, Any] | None], Extension] | None = None,
 ) -> RunMetrics | None:
     """Start or continue the run that `config` describes in the directory `out`; returns its metrics.
 
-    `method` and `benchmark` replace those that the config names.
+    `method` and `benchmark` replace those that the config names. `extend` gives the run one more task, from its state.
     With several processes, the first one writes, prints and returns the metrics; the others return nothing.
     """
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
@@ -87,11 +91,14 @@ def train(
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
                 state, metrics = _open(directory)
-                if processes.agree(metrics is not None):
+                plan = None
+                if extend is not None:
+                    benchmark, plan = extend(state)
+                elif processes.agree(metrics is not None):
                     if first:
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
-                run = Run(share_thread_count(config), directory, interrupt, state, quiet, method, benchmark)
+                run = Run(share_thread_count(config), directory, interrupt, state, quiet, method, benchmark, plan)
             return run.run()
         except RuntimeError as error:
             if not processes.lost(error):
@@ -133,7 +140,9 @@ class Run:
         quiet: bool,
         method: Method | None = None,
         benchmark: Benchmark | None = None,
+        plan: list[Phase] | None = None,
     ) -> None:
+        """`plan`: the phases of a run that grows by one task; only that task's images are in `benchmark`."""
         self.config, self.directory, self.interrupt = config, directory, interrupt
         with processes.together():
             self.method, self.device = method or resolve(config.method), choose_device(config.engine.device)
@@ -141,12 +150,13 @@ class Run:
         self.benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         learning = config.learning
         self.position, self.files, log_position = Position(), dict[str, str](), 0
-        self.collapsed_in: int | None = None
         with processes.together():
-            self.phases = phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
-            notices = [*self.benchmark.notices, *check_sizes(self.phases, self.method, learning)]
+            self.growing = plan is not None
+            self.phases = plan or phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
+            present = [phase for phase in self.phases if len(phase.indices)]
+            notices = [*self.benchmark.notices, *check_sizes(present, self.method, learning)]
             self.engine = Engine(config, self.method, self.benchmark, self.device)
-            check_memory(self.engine, self.phases)
+            check_memory(self.engine, present)
             if state is not None:
                 log_position = self._restore(state)
             elif config.engine.init is not None:
@@ -155,7 +165,7 @@ class Run:
                 for text in notices:
                     notice(text)
                 directory.record(config, method_to_dict(self.method), str(self.device), processes.world_size())
-                repair_evaluations(self.engine, directory, self.files)
+                repair_evaluations(self.engine, directory, self.files, possible=not self.growing)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
         self.tracker = Tracker(self.engine, config.engine.track_overfitting)
@@ -239,13 +249,6 @@ class Run:
     def _log(self, phase: Phase) -> None:
         record = self.meter.read(phase, self.position.step)
         self.position.bad_steps = self.meter.bad_steps
-        if self.directory.owner and record and is_collapsed(record["spread"]) and self.collapsed_in != phase.task:
-            self.collapsed_in = phase.task
-            warn(
-                f"the embeddings have collapsed in task {phase.task + 1} at step {self.position.step}: their spread is "
-                f"{record['spread']:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. Try "
-                f"a lower --learning-rate, a larger --batch-size or another --objective."
-            )
         rate = self.engine.optimiser.param_groups[0]["lr"]
         self._emit(record and record | {"learning_rate": rate, "memory": self.engine.memory.filled})
 
@@ -314,7 +317,8 @@ class Run:
                 self.position.seconds = self.meter.seconds
                 state = {"engine": self.engine.state(), "position": vars(self.position), "log": self.log.position}
                 identity = {"run": settings(self.config), "data": list(self.benchmark.contents), "files": self.files}
-                checkpoint.save_state(self.directory.checkpoints, state | identity)
+                normalisation = {"normalisation": [list(self.benchmark.mean), list(self.benchmark.std)]}
+                checkpoint.save_state(self.directory.checkpoints, state | identity | normalisation)
         self.saved = time.monotonic()
 
     def _save_task(self, task: int) -> None:
@@ -341,7 +345,8 @@ class Run:
                 f"the checkpoint in {folder} belongs to another run: {other_run}. Put the right one back, or remove "
                 "latest.pt and previous.pt to start again."
             )
-        other_data = content_differences(state["data"], self.benchmark.contents)
+        contents = self.benchmark.contents
+        other_data = content_differences(state["data"], contents[: len(state["data"])] if self.growing else contents)
         if other_data:
             raise UserError(
                 f"the images of {self.benchmark.name} have changed since this run was saved: "

@@ -70,17 +70,17 @@ def write_evaluation(folder: Path, name: str, features: Features, evaluation: Ev
     write_record(folder / f"{name}.json", evaluation.numbers)
 
 
-def repair_evaluations(engine: Engine, directory: RunDirectory, digests: dict[str, str]) -> None:
-    """Make damaged or missing evaluations of earlier tasks again from their weights. `digests`: path in the run
-    directory -> digest, of the files that the state knows; changed in place."""
+def repair_evaluations(engine: Engine, directory: RunDirectory, digests: dict[str, str], possible: bool) -> None:
+    """Make damaged or missing evaluations of earlier tasks again from their weights, if their images are there.
+    `digests`: path in the run directory -> digest, of the files that the state knows; changed in place."""
     for name in [name for name in digests if name.startswith("evaluation/")]:
         path = directory.path / name
         if path.exists() and file_digest(path) == digests[name]:
             continue
         weights = directory.checkpoints / f"{path.stem}.safetensors"
         known = digests.get(f"checkpoints/{weights.name}")
-        if path.stem.startswith("curve"):
-            warn(f"{path} is damaged or missing; metrics.json will not have this point of the curve.")
+        if path.stem.startswith("curve") or not possible:
+            warn(f"{path} is damaged or missing, and cannot be computed again; metrics.json will not have it.")
             del digests[name]
         elif weights.exists() and file_digest(weights) == known:
             warn(f"{path} is damaged or missing; it is computed again from {weights}.")

@@ -83,7 +83,7 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
                 f"use --memory-size {replayed} or more, or a smaller --batch-size."
             )
         offered = len(plan[0].indices) * learning.epochs
-        if offered < replayed:
+        if plan[0].task == 0 and offered < replayed:
             raise UserError(
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
                 f"use more --epochs, or a smaller --batch-size."

@@ -40,7 +40,8 @@ class Contrast(Term):
         return tuple(self.batch.split("+"))
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        return _ssl(rep, self.inputs, self.space, context.tau)
+        z = torch.cat([rep(name, head=self.space) for name in self.inputs], dim=1)
+        return losses.contrast(z, context.tau)
 
 
 @dataclass(eq=False)
@@ -59,12 +60,7 @@ class Negatives(Term):
         return (X, Y)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        x, y, objective = rep(X, head=self.space), rep(Y, head=self.space), rep.networks.objective
-        objective.watch(x)
-        return losses.contrast_with_negatives(x, y, context.tau, self.space == "g" and objective.decoupled)
-
-    def check(self, method: Method) -> None:
-        _need_negatives(self, method)
+        return losses.contrast_with_negatives(rep(X, head=self.space), rep(Y, head=self.space), context.tau)
 
 
 @dataclass(eq=False)
@@ -84,11 +80,7 @@ class Cross(Term):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         x, y = rep(X, head=self.space), rep(Y, head=self.space)
-        decoupled = self.space == "g" and rep.networks.objective.decoupled
-        return (losses.cross(x, y, context.tau, decoupled) + losses.cross(y, x, context.tau, decoupled)) / 2
-
-    def check(self, method: Method) -> None:
-        _need_negatives(self, method)
+        return (losses.cross(x, y, context.tau) + losses.cross(y, x, context.tau)) / 2
 
 
 @dataclass(eq=False)
@@ -135,20 +127,4 @@ class Mixed(Term):
         return {self.mixture: nu * views[X] + (1 - nu) * views[Y]}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        return _ssl(rep, self.inputs, self.space, context.tau)
-
-
-def _ssl(rep: Representations, names: tuple[str, ...], space: str, tau: float) -> Tensor:
-    """L^SSL on the union of some inputs: the objective of the method in g, NT-Xent in h."""
-    if space == "g":
-        return rep.networks.objective(rep, names, tau)
-    return losses.contrast(torch.cat([rep(name, head=space) for name in names], dim=1), tau)
-
-
-def _need_negatives(term: Negatives | Cross, method: Method) -> None:
-    objective = method.objective
-    if term.space == "g" and not objective.has_negatives:
-        raise UserError(
-            f"{term.kind}:g compares images of X with images of Y as negatives, and the objective {objective.kind} has "
-            f"no negatives. Use {term.kind}:h, which works in NT-Xent, or --objective ntxent or dcl."
-        )
+        return losses.contrast(rep(self.mixture, head=self.space), context.tau)

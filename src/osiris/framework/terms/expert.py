@@ -76,12 +76,11 @@ class Expert(_Snapshots):
         self.expert = copy.deepcopy(networks.encoder)
         self.projector = copy.deepcopy(networks.heads["g"])
         self.expert_past = Frozen(networks.encoder)
-        networks.expert = (self.expert, self.projector)
         with scoped(seed, "init.adapter.expert"):
             self.adapter = adapter(networks.encoder_config.features)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        plasticity = rep.networks.objective(rep, (X,), context.tau, encoder=self.expert, head=self.projector)
+        plasticity = losses.contrast(rep(X, head=self.projector, encoder=self.expert), context.tau)
         return plasticity + losses.match(rep(X, head=self.adapter), rep(X, head=(), encoder=self.expert_past))
 
     def snapshot(self, context: TaskContext) -> None:

@@ -1,0 +1,68 @@
+"""`osiris observe`: learn from one more folder of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from osiris.errors import UserError
+
+
+@dataclass(frozen=True)
+class Args:
+    """Learn from one more folder of unlabelled images. The state lives in a directory between the calls.
+
+    The first call creates it. An interrupted call is continued by the same call. Earlier images are not needed again:
+    the state holds the images of its memory.
+
+    Examples:
+      osiris observe state photos/2026-11
+      osiris observe state photos/2026-12 --keep-tasks 3
+      osiris observe state --forget photos/2026-11/passport.jpg
+    """
+
+    state: Annotated[Path, tyro.conf.Positional]
+    """The directory of the state, or a finished run of `osiris train`."""
+    folder: Annotated[Path | None, tyro.conf.Positional] = None
+    """The new images, at any depth below this folder: one episode."""
+    name: str | None = None
+    """What to call the episode (default: the name of the folder)."""
+    method: str | None = None
+    """Only for a new state (default: osiris-d)."""
+    preset: str | None = None
+    """Only for a new state (default: fast)."""
+    epochs: int | None = None
+    """Only for a new state: passes over each episode (default: the preset's)."""
+    memory_size: int | None = None
+    """Only for a new state: images in the memory (default: the preset's)."""
+    image_size: int | None = None
+    """Only for a new state: side of the images in pixels (default: the median of the first folder, at most 224)."""
+    seed: int | None = None
+    """Only for a new state (default: 0)."""
+    keep_tasks: int | None = None
+    """Keep the weights after this many episodes only (default: all)."""
+    forget: tuple[Path, ...] = ()
+    """Image files to remove from the memory. The weights keep what they have learned."""
+    quiet: bool = False
+    """No progress display."""
+
+
+def run(args: Args) -> int:
+    if args.folder is None and not args.forget:
+        raise UserError("give a folder of images to learn from, or --forget FILE; see osiris observe --help.")
+    from osiris.console import console, notice
+    from osiris.learner import Learner
+
+    names = ("epochs", "memory_size", "image_size")
+    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    learner = Learner(args.state, args.method, args.preset, args.seed, **options)
+    if args.forget:
+        notice(f"{learner.forget(args.forget)} images were removed from the memory.")
+    if args.folder is not None:
+        learner.observe(args.folder, args.name, args.quiet, args.keep_tasks)
+        episodes = len(learner.status()["episodes"])
+        console.print(f"{args.state}: {episodes} episodes. `osiris status {args.state}` says more.", markup=False)
+    return 0

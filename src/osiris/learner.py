@@ -1,0 +1,296 @@
+"""Unlabelled images keep arriving: a run that is opened again with one more task each time.
+
+    learner = osiris.Learner("state", method="osiris-d")
+    learner.observe("photos/2026-11")
+    features = learner.embed("new.jpg")
+
+The state is a run directory. It holds the images of the memory, and never needs earlier images again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from osiris.data.benchmark import Benchmark, Split, TaskContent
+from osiris.data.benchmarks import episode_from
+from osiris.errors import UserError
+from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
+from osiris.training import checkpoint
+from osiris.training.config import Config, with_options
+from osiris.training.loop import Extension, train
+from osiris.training.presets import preset
+from osiris.training.run_directory import RunDirectory, read_config
+from osiris.training.schedule import Phase, steps_per_epoch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from osiris.data.images import Images
+
+
+EMBED_BATCH = 512
+
+
+@dataclass(frozen=True)
+class LaterImages:
+    """The images of a new episode, numbered on from those of earlier ones, which are gone."""
+
+    images: Images
+    before: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.images.shape
+
+    def __len__(self) -> int:
+        return self.before + len(self.images)
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self.images.take(indices - self.before)
+
+    def prefetch(self, indices: Tensor) -> None:
+        self.images.prefetch(indices - self.before)
+
+
+class Status(TypedDict):
+    """What `osiris status` prints."""
+
+    episodes: list[tuple[str, int]]
+    """(name, images) of each episode, in order."""
+    unfinished: str | None
+    """The name of an episode that was interrupted; observe it again to finish it."""
+    memory: list[int]
+    """Images in the memory by episode."""
+    memory_size: int
+    health: Health | None
+    """Of the last finished episode."""
+    bytes: int
+    """Size of the state on disk."""
+
+
+class Learner:
+    """An encoder that learns from one episode of unlabelled images after the other.
+
+    Follows the conventions of scikit-learn: `partial_fit` is `observe`, `transform` is `embed`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        method: str | None = None,
+        preset: str | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Open the state in `path`, or create it with the first episode.
+
+        Args:
+            path: The state: a directory made by an earlier Learner or by `osiris train`, or a new one.
+            method: Default: osiris-d.
+            preset: Where the defaults of all options come from (default: fast).
+            seed: Changes initialisation, augmentation and memory (default: 0).
+            **options: Every option of `osiris train`, with underscores: `epochs=20`, `memory_size=200`.
+
+        A state that exists has its own settings; options that contradict it are refused by `observe`.
+        """
+        self.path, self.method, self.preset, self.seed, self.options = Path(path), method, preset, seed, options
+
+    @property
+    def config(self) -> Config:
+        """That of the state, or of the preset, with the options of this learner."""
+        given = {"method": self.method, "seed": self.seed}
+        options = {name: value for name, value in given.items() if value is not None} | self.options
+        if (self.path / "config.json").exists():
+            return with_options(read_config(self.path), options)
+        return with_options(preset(self.preset or "fast", "folder:"), {"benchmark": "episodes"} | options)
+
+    def observe(
+        self, images: Any, name: str | None = None, quiet: bool = True, keep_tasks: int | None = None
+    ) -> Learner:
+        """Learn from one episode: a folder, a list of files, an array, a torch or Hugging Face data set.
+
+        An interrupted call is continued by the same call. `name`: of the episode (default: that of the folder, or a
+        number). `keep_tasks`: keep the weights after that many episodes only (default: all).
+        """
+        config = self.config
+        if config.engine.track_overfitting is not None:
+            raise UserError("track_overfitting needs the images of all episodes; leave it out.")
+
+        def extend(state: dict[str, Any] | None) -> Extension:
+            return extension(state, config, images, name)
+
+        train(config, self.path, quiet, extend=extend)
+        if keep_tasks is not None:
+            for folder in ("checkpoints", "evaluation"):
+                files = sorted((self.path / folder).glob("task-*.safetensors"), key=lambda file: (len(file.name), file))
+                for file in files[: -max(1, keep_tasks)]:
+                    file.unlink()
+        return self
+
+    def embed(self, images: Any) -> np.ndarray:
+        """float32 [N, D]: the features of one image file, or of anything that `observe` takes."""
+        from osiris.evaluation.runs import Run
+
+        single = isinstance(images, str | Path) and Path(images).is_file()
+        return Run(self.path, self.metrics).embed([images] if single else images).numpy()
+
+    def embed_files(self, place: str | Path) -> tuple[list[Path], np.ndarray, list[str]]:
+        """(files, features, notices) of one image file or of all below a folder. All cores decode; files that cannot be
+        decoded are left out and named in the notices."""
+        import numpy as np
+
+        from osiris.data.decode import UndecodableImage, decode_all
+        from osiris.data.folder import Listing
+        from osiris.data.images import ArrayImages
+        from osiris.evaluation.encoder_files import load_checkpoint
+        from osiris.evaluation.features import embed
+        from osiris.evaluation.runs import Run
+
+        listing = Listing(Path(place)) if Path(place).is_dir() else None
+        paths = [Path(place)] if listing is None else listing.paths()
+        notices = [] if listing is None else listing.notices()
+        loaded = load_checkpoint(Run(self.path, self.metrics).checkpoint())
+        assert loaded.mean is not None and loaded.std is not None and loaded.image_size is not None
+        encoder, files, batch, features = loaded.module.eval(), [], [], []
+        images = decode_all(lambda rows: [paths[row] for row in rows], len(paths), loaded.image_size)
+        for path, image in zip(paths, images, strict=True):
+            if isinstance(image, UndecodableImage):
+                notices.append(f"{path} was left out: {image}")
+                continue
+            files.append(path)
+            batch.append(image)
+            if len(batch) == EMBED_BATCH:
+                features.append(embed(encoder, ArrayImages(np.stack(batch)), loaded.mean, loaded.std))
+                batch = []
+        if batch:
+            features.append(embed(encoder, ArrayImages(np.stack(batch)), loaded.mean, loaded.std))
+        if not features:
+            raise UserError(f"{place} has no images that can be decoded. {' '.join(notices[:3])}".rstrip())
+        return files, torch.cat(features).numpy(), notices
+
+    @property
+    def metrics(self) -> RunMetrics:
+        if not (self.path / "metrics.json").exists():
+            raise UserError(f"{self.path} has not finished an episode yet; observe some images first.")
+        return read_metrics(self.path / "metrics.json")
+
+    def status(self) -> Status:
+        state = self._state()
+        memory, contents, done = _memory(state), state["data"], state["position"]["task"]
+        files = [path for path in self.path.rglob("*") if path.is_file()]
+        return Status(
+            episodes=[(content["name"], content["train"]) for content in contents],
+            unfinished=contents[done]["name"] if done < len(contents) else None,
+            memory=torch.bincount(memory["task"][: memory["filled"]], minlength=len(contents)).tolist(),
+            memory_size=len(memory["task"]),
+            health=self.metrics.evaluations[-1].health if (self.path / "metrics.json").exists() else None,
+            bytes=sum(path.stat().st_size for path in files),
+        )
+
+    def forget(self, images: Sequence[str | Path]) -> int:
+        """Remove images from the memory, given as files; returns how many it held. Each place is taken by a copy of
+        another image. The weights keep what they have learned."""
+        with RunDirectory(self.path):
+            state = self._state()
+            memory = _memory(state)
+            pixels, filled = memory["images"], memory["filled"]
+            wanted = episode_from(list(images), "forget", pixels.shape[-1]).train.images
+            found = torch.zeros(filled, dtype=torch.bool)
+            for image in wanted.take(torch.arange(len(wanted))):
+                found |= (pixels[:filled] == image).flatten(1).all(1)
+            others = (~found).nonzero().flatten()
+            if not len(others):
+                raise UserError("the memory would be empty; remove the whole state instead.")
+            for slot in found.nonzero().flatten().tolist():
+                other = int(others[slot % len(others)])
+                for name, value in state["engine"]["model"].items():
+                    if name.startswith("memory.") and isinstance(value, Tensor) and value.ndim > 0:
+                        value[slot] = value[other]
+            for _ in range(2):  # latest.pt and previous.pt
+                checkpoint.save_state(self.path / "checkpoints", state)
+        return int(found.sum())
+
+    def _state(self) -> dict[str, Any]:
+        state = checkpoint.load_state(self.path / "checkpoints")
+        if state is None:
+            raise UserError(f"{self.path} has no checkpoint; observe some images first.")
+        return state
+
+    def fit(self, images: Any, y: object = None) -> Learner:
+        return self.observe(images)
+
+    def partial_fit(self, images: Any, y: object = None) -> Learner:
+        return self.observe(images)
+
+    def transform(self, images: Any) -> np.ndarray:
+        return self.embed(images)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"path": self.path, "method": self.method, "preset": self.preset, "seed": self.seed, **self.options}
+
+    def set_params(self, **parameters: Any) -> Learner:
+        self.__init__(**(self.get_params() | parameters))
+        return self
+
+
+def _memory(state: dict[str, Any]) -> dict[str, Any]:
+    model = state["engine"]["model"]
+    task = model["memory.task"]
+    return {"images": model["memory.images"], "task": task, "filled": int((task >= 0).sum())}
+
+
+def extension(state: dict[str, Any] | None, config: Config, images: Any, name: str | None) -> Extension:
+    """The next episode after a state, as a benchmark with one more task, and the phases of all of them."""
+    past: list[TaskContent] = [] if state is None else list(state["data"])
+    done = 0 if state is None else int(state["position"]["task"])
+    size = config.data.image_size if state is None else int(_memory(state)["images"].shape[-1])
+    if name is None:
+        name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
+    episode = episode_from(images, name, size)
+    if episode.task_count != 1:
+        raise UserError(f"{name} has {episode.task_count} episodes; observe them one after the other.")
+    content = episode.contents[0]
+    if done < len(past):
+        interrupted = past[done]
+        if done + 1 < len(past) or content["order"] != interrupted["order"]:
+            raise UserError(
+                f"task {done + 1} ({interrupted['name']}) is not finished: give its images again, unchanged, to finish "
+                "it first (a run of osiris train: use osiris train --resume)."
+            )
+        content = interrupted
+    contents = [*past[:done], content]
+    before, count = sum(one["train"] for one in past[:done]), len(episode.train)
+    learning = config.learning
+    task = torch.cat([torch.full((before,), -1), torch.full((count,), done)])
+    benchmark = Benchmark(
+        name=config.data.benchmark,
+        train=Split(LaterImages(episode.train.images, before), task),
+        bank=Split(episode.train.images, task[before:]),
+        test=None,
+        class_names=(),
+        tasks=((),) * (done + 1),
+        mean=episode.mean if state is None else tuple(state["normalisation"][0]),
+        std=episode.std if state is None else tuple(state["normalisation"][1]),
+        checksum=hashlib.sha256(repr(contents).encode()).hexdigest(),
+        notices=episode.notices,
+        task_names=tuple(one["name"] for one in contents),
+        contents=tuple(contents),
+    )
+    sizes = [one["train"] for one in past[:done]] + [count]
+    plan = [
+        Phase(
+            number,
+            benchmark.training_indices(number),
+            learning.epochs * steps_per_epoch(images_of_task, learning.batch_size),
+            min(learning.batch_size, images_of_task),
+        )
+        for number, images_of_task in enumerate(sizes)
+    ]
+    return benchmark, plan

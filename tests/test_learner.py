@@ -1,0 +1,179 @@
+"""Unlabelled images keep arriving: the same bits as one run over all of them, whatever happens in between."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+from fork_server import ForkServer
+from osiris import cli
+from osiris.errors import Stopped, UserError
+from osiris.learner import Learner
+from osiris.training import checkpoint, loop
+from osiris.training.config import with_options
+from osiris.training.engine import Engine
+from osiris.training.presets import preset
+from tiny_runs import last_state, pictures
+
+OPTIONS: dict[str, Any] = {"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8}
+WEEKS = ("week 1", "week 2", "week 3")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three folders; the second has fewer images than a batch."""
+    root = tmp_path_factory.mktemp("photos")
+    images, _, tasks = pictures(10, seed=3)
+    for task, week in enumerate(WEEKS):
+        (root / week).mkdir()
+        for number, image in enumerate(images[tasks == task][: 6 if task == 1 else 20]):
+            Image.fromarray(image.transpose(1, 2, 0)).save(root / week / f"{number:02d}.png")
+    return root
+
+
+def learner(path: Path, method: str | None = None) -> Learner:
+    return Learner(path, method, "smoke", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def observed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("state") / "state"
+    for week in WEEKS:
+        learner(path).observe(photos / week)
+    return path
+
+
+@pytest.mark.parametrize("method", ["osiris-d", "der"])
+def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path, tmp_path: Path) -> None:
+    for week in WEEKS:
+        learner(tmp_path / "state", method).observe(photos / week)
+    config = with_options(preset("smoke", "folder:"), OPTIONS | {"benchmark": f"folder:{photos}", "method": method})
+    loop.train(config, tmp_path / "run", quiet=True)
+    assert last_state(tmp_path / "state") == last_state(tmp_path / "run")
+    for task in range(3):
+        name = f"checkpoints/task-{task + 1:02d}.safetensors"
+        states = [checkpoint.load_tensors(tmp_path / folder / name)[0] for folder in ("state", "run")]
+        assert states[0].keys() == states[1].keys()
+        assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    for week in WEEKS[:2]:
+        (tmp_path / "first" / week).symlink_to(photos / week)
+    config = with_options(preset("smoke", "folder:"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
+    loop.train(config, tmp_path / "run", quiet=True)
+    assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
+    whole = with_options(config, {"benchmark": f"folder:{photos}"})
+    loop.train(whole, tmp_path / "whole", quiet=True)
+    assert last_state(tmp_path / "run") == last_state(tmp_path / "whole")
+
+
+def test_an_interrupted_episode_is_continued_by_the_same_call(
+    photos: Path, observed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Engine.step
+
+    def stopping(self: Engine, phase: Any, number: int) -> Any:
+        if (phase.task, number) == (2, 1):
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, phase, number)
+
+    state = tmp_path / "state"
+    for week in WEEKS[:2]:
+        learner(state).observe(photos / week)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Engine, "step", stopping)
+        learner(state).observe(photos / WEEKS[2])
+    assert learner(state).status()["unfinished"] == WEEKS[2]
+    with pytest.raises(UserError, match=r"task 3 \(week 3\) is not finished: give its images again"):
+        learner(state).observe(photos / WEEKS[0])
+    learner(state).observe(photos / WEEKS[2])
+    assert last_state(state) == last_state(observed)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+def test_kills_lose_no_episode(photos: Path, observed: Path, tmp_path: Path, server: ForkServer) -> None:
+    """SIGKILL at several moments of the second and third episode; each time the same command goes on."""
+    state = tmp_path / "state"
+    learner(state).observe(photos / WEEKS[0])
+    for week in WEEKS[1:]:
+        typed = ["observe", str(state), str(photos / week), "--quiet"]
+        for death in (9, 30, 55):
+            server.run("doomed", tmp_path / "output", arguments=typed, death=death)
+            assert learner(state).status()["episodes"][0] == (WEEKS[0], 20)
+            if len(checkpoint.load_state(state / "checkpoints")["data"]) > WEEKS.index(week):  # pyright: ignore
+                unfinished = learner(state).status()["unfinished"]
+                if unfinished is None:
+                    break
+        else:
+            assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
+    assert last_state(state) == last_state(observed)
+
+
+def test_status_embed_and_forget_on_the_command_line(
+    photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    state, extra = tmp_path / "state", tmp_path / "extra"
+    shutil.copytree(observed, state)
+    assert cli.main(["status", str(state)]) == 0
+    printed = capsys.readouterr().out
+    assert all(week in printed for week in WEEKS) and "46" in printed and "12" in printed
+
+    shutil.copytree(photos / WEEKS[1], extra / "deep")
+    (extra / "broken.png").write_bytes(b"no image")
+    (extra / "notes.txt").write_text("no image")
+    assert cli.main(["embed", str(state), str(extra), "--out", str(tmp_path / "f.parquet")]) == 0
+    table = pyarrow.parquet.read_table(tmp_path / "f.parquet").to_pydict()
+    assert [Path(path).name for path in table["path"]] == [f"{number:02d}.png" for number in range(6)]
+    features = learner(state).embed(photos / WEEKS[1])
+    np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), features)
+    np.testing.assert_allclose(learner(state).embed(photos / WEEKS[1] / "03.png")[0], features[3], rtol=1e-4, atol=1e-5)
+
+    memory = checkpoint.load_state(state / "checkpoints")["engine"]["model"]  # pyright: ignore
+    stored = memory["memory.images"][0].numpy().transpose(1, 2, 0)
+    Image.fromarray(stored).save(tmp_path / "secret.png")
+    assert cli.main(["observe", str(state), "--forget", str(tmp_path / "secret.png")]) == 0
+    for name in ("latest.pt", "previous.pt"):
+        held = checkpoint.read_state(state / "checkpoints" / name)["engine"]["model"]["memory.images"]
+        assert not any(np.array_equal(image.numpy().transpose(1, 2, 0), stored) for image in held)
+    assert cli.main(["observe", str(state)]) == 2
+
+
+def test_only_the_last_weights_are_kept(photos: Path, tmp_path: Path) -> None:
+    sizes = []
+    for number in range(4):
+        learner(tmp_path / "state", "ft").observe(photos / WEEKS[0], name=f"day {number}", keep_tasks=1)
+        sizes.append(learner(tmp_path / "state").status()["bytes"])
+    assert len(list((tmp_path / "state" / "checkpoints").glob("task-*"))) == 1
+    assert sizes[3] - sizes[2] < 0.02 * sizes[2], sizes
+
+
+def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed: Path) -> None:
+    with pytest.raises(UserError, match=r"method\.method is 'osiris-d' there and 'ft' here"):
+        learner(observed, "ft").observe(photos / WEEKS[0])
+    with pytest.raises(UserError, match="observe some images first"):
+        Learner(photos / "nothing").embed(photos / WEEKS[0])
+
+
+def test_scikit_learn_conventions(photos: Path, observed: Path) -> None:
+    own = learner(observed)
+    assert type(own)(**own.get_params()).get_params() == own.get_params()
+    assert own.set_params(seed=3).seed == 3
+    assert own.transform(photos / WEEKS[1]).shape == (6, 64)
