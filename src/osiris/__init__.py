@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
     from osiris.learner import Learner
+    from osiris.sweep.runner import sweep
 
 _HOME = {
     "Benchmark": "data.benchmark",
@@ -42,6 +43,7 @@ _MODULES = {
     "losses": "framework.losses",
     "methods": "framework.methods",
     "report": "report",
+    "sweep": "sweep",
     "terms": "framework.terms",
 }
 
@@ -58,6 +60,7 @@ __all__ = [
     "losses",
     "methods",
     "report",
+    "sweep",
     "terms",
     "train",
 ]

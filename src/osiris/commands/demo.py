@@ -26,7 +26,7 @@ class Args:
     """`fast` (minutes) or `smoke` (seconds; its numbers mean nothing)."""
     methods: tuple[str, ...] = METHODS
     """Methods to train."""
-    workers: int | None = None
+    jobs: int | None = None
     """Runs at a time (default: one per core)."""
 
 
@@ -34,17 +34,14 @@ def run(args: Args) -> int:
     from osiris.commands.show import metrics_table
     from osiris.console import console
     from osiris.evaluation.metrics_file import read_metrics
-    from osiris.report.page import make_report
-    from osiris.sweep import Job, run_jobs
+    from osiris.sweep.grid import Grid, GridDirectory
+    from osiris.sweep.runner import finish, run_grids
 
     started = time.monotonic()
-    jobs = []
-    for method in args.methods:
-        arguments = ["--method", method, "--benchmark", "tinyworld", "--preset", args.preset, "--seed", str(args.seed)]
-        jobs.append(Job(method, arguments, args.out / "runs" / f"{method.replace('/', '-')}-seed{args.seed}"))
-    run_jobs(jobs, args.workers)
-    page = make_report([job.out for job in jobs], args.out / "report", title="osiris demo: tinyworld")
-    console.print(metrics_table([read_metrics(job.out / "metrics.json") for job in jobs]))
+    directory, grid = GridDirectory(args.out), Grid(args.methods, seeds=(args.seed,), preset=args.preset)
+    run_grids(directory, [grid], args.jobs)
+    page = finish(directory, grid.runs(), args.out / "report", title="osiris demo: tinyworld")
+    console.print(metrics_table([read_metrics(directory.folder(run) / "metrics.json") for run in grid.runs()]))
     console.print(
         "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
         "the KNN does not know the task, task-aware: it does.",

@@ -1,52 +1,160 @@
-"""`osiris sweep`: methods times seeds, side by side on this machine."""
+"""`osiris sweep`: a grid of runs, planned, run, watched and summarised."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from osiris.errors import UserError
+
+if TYPE_CHECKING:
+    from osiris.sweep.grid import Grid, GridDirectory
 
 
 @dataclass(frozen=True)
 class Args:
-    """Train several methods with several seeds, as many at a time as there are cores. The same command continues it.
+    """Train every combination of methods, benchmarks, settings and seeds, then compare and report them.
+
+    The same command continues what is missing: finished runs stay, interrupted runs resume, failed runs get another
+    chance. A failed run does not stop the others. Results: OUT/runs, OUT/results.csv, OUT/report.
 
     Examples:
-      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 8 9 --preset fast --out runs/tinyworld
-      osiris sweep --methods osiris-d --seeds 0 1 2 --options "--memory-size 100" --out runs/memory100
-      osiris compare runs/tinyworld
+      osiris sweep --methods ft osiris-d offline --seeds 5 6 7 --preset fast --out grids/tinyworld
+      osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 norm=gn,bn --out grids/memory
+      osiris sweep --grid grid.toml --out grids/a --plan
+      osiris sweep status grids/a                  where every run stands
+      osiris sweep report grids/a                  the tables and the page again
     """
 
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] = ()
     """Names in the zoo (osiris list methods)."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """One run per method and seed."""
-    benchmark: str = "tinyworld"
+    benchmarks: tuple[str, ...] = ("tinyworld",)
     """The data (osiris list benchmarks)."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One run for each."""
     preset: str = "fast"
-    """paper, paper-released, cpu or smoke."""
-    out: Path = Path("runs")
-    """Runs go to OUT/METHOD-seedN."""
-    options: str = ""
-    """Further flags of `osiris train`, as one text."""
-    workers: int | None = None
-    """Runs at a time (default: one per core)."""
+    """Where the defaults of the runs come from (osiris list presets)."""
+    set: tuple[str, ...] = ()
+    """Options of `osiris train` with their values: memory_size=200,500 learning_rate=0.03."""
+    grid: Path | None = None
+    """A TOML file with methods, benchmarks, seeds, preset and set, instead of the options above."""
+    out: Path = Path("grids/sweep")
+    """The directory of the grid."""
+    plan: bool = False
+    """Print the commands, their encoder FLOPs and hours; run nothing."""
+    jobs: int | None = None
+    """Runs at a time (default: one per core). Each gets its share of the cores."""
+    processes: int = 1
+    """Processes of each run (torchrun)."""
+    retries: int = 1
+    """How often a failed run is started again."""
 
 
-def run(args: Args) -> int:
-    import shlex
+@dataclass(frozen=True)
+class StatusArgs:
+    """Show where every run of a grid stands. Works on any machine that sees the directory."""
+
+    grid: tyro.conf.Positional[Path]
+    """The directory of the grid (--out of the sweep)."""
+    watch: bool = False
+    """Refresh every two seconds until all runs are finished."""
+
+
+@dataclass(frozen=True)
+class ReportArgs:
+    """Write results.csv and the report of a grid from the runs that are finished."""
+
+    grid: tyro.conf.Positional[Path]
+    """The directory of the grid (--out of the sweep)."""
+
+
+def parse(argv: list[str]) -> Args | StatusArgs | ReportArgs:
+    kinds = {"status": StatusArgs, "report": ReportArgs}
+    name = argv[0] if argv and argv[0] in kinds else ""
+    kind, prog = kinds.get(name, Args), f"osiris sweep {name}".strip()
+    return tyro.cli(kind, args=argv[1:] if name else argv, prog=prog, description=inspect.getdoc(kind))
+
+
+def run(args: Args | StatusArgs | ReportArgs) -> int:
+    if isinstance(args, StatusArgs):
+        return show_status(args)
+    from osiris.sweep.grid import GridDirectory
+    from osiris.sweep.runner import run_grids
+
+    if isinstance(args, ReportArgs):
+        return summarise(GridDirectory.read(args.grid))
+    grids = grids_of(args)
+    if args.plan:
+        return show_plan(args, grids)
+    directory = GridDirectory(args.out)
+    run_grids(directory, grids, args.jobs, args.retries, args.processes)
+    return summarise(directory)
+
+
+def grids_of(args: Args) -> list[Grid]:
+    from osiris.sweep.grid import Grid, parse_settings, read_grids
+
+    if args.grid is not None:
+        if args.methods or args.set:
+            raise UserError("--grid brings methods and settings; leave out --methods and --set.")
+        return read_grids(args.grid)
+    if not args.methods:
+        raise UserError("name the methods, for example --methods ft osiris-d, or a file with --grid.")
+    return [Grid(args.methods, args.benchmarks, args.seeds, args.preset, parse_settings(args.set))]
+
+
+def show_plan(args: Args, grids: list[Grid]) -> int:
+    from osiris.sweep.grid import GridDirectory
+    from osiris.sweep.plan import print_plan
+    from osiris.sweep.runner import default_jobs
+
+    runs = list(dict.fromkeys(run for grid in grids for run in grid.runs()))
+    print_plan(GridDirectory(args.out, runs), args.jobs or default_jobs(args.processes))
+    return 0
+
+
+def summarise(directory: GridDirectory) -> int:
+    """The comparison of every study on standard output, then where the report is."""
+    from osiris.console import console
+    from osiris.evaluation.runs import load_runs
+    from osiris.report.studies import studies
+    from osiris.report.study_tables import main_table
+    from osiris.report.tables import show
+    from osiris.sweep.runner import finish
+
+    try:
+        page = finish(directory, directory.runs, directory.path / "report")
+    finally:
+        finished = [directory.folder(run) for run in directory.runs if directory.finished(run)]
+        for study in studies(load_runs(finished))[0] if finished else []:
+            if study.labelled and study.protocols:
+                show(main_table(study, study.protocols[0]), "text")
+    console.print(f"results: {directory.path / 'results.csv'}", highlight=False, soft_wrap=True)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def show_status(args: StatusArgs) -> int:
+    import time
+
+    from rich.live import Live
 
     from osiris.console import console
-    from osiris.framework.methods import find_method
-    from osiris.sweep import Job, run_jobs
+    from osiris.sweep.grid import GridDirectory
+    from osiris.sweep.status import status_table, statuses
 
-    for method in args.methods:
-        find_method(method)
-    jobs = []
-    for seed in args.seeds:
-        for method in args.methods:
-            arguments = ["--method", method, "--benchmark", args.benchmark, "--preset", args.preset]
-            arguments += ["--seed", str(seed), *shlex.split(args.options)]
-            jobs.append(Job(f"{method} {seed}", arguments, args.out / f"{method.replace('/', '-')}-seed{seed}"))
-    run_jobs(jobs, args.workers)
-    console.print(f"{len(jobs)} runs in {args.out}. Next: osiris compare {args.out}", highlight=False)
-    return 0
+    directory = GridDirectory.read(args.grid)
+    if not args.watch:
+        console.print(status_table(statuses(directory)))
+        return 0
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            states = statuses(directory)
+            live.update(status_table(states), refresh=True)
+            if not any(one.state in ("running", "waiting") for one in states):
+                return 0
+            time.sleep(2)

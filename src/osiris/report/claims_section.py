@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from osiris.claims.claims import CLAIMS, Judged, judge, tally
 from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence, RunNumbers, from_paper, from_runs
 from osiris.claims.judges import Outcome
+from osiris.data.names import DATASETS, parse_name
 from osiris.evaluation.statistics import mean
 from osiris.report import curves
 from osiris.report.figures.representation import by_environment, tasks_of
@@ -56,13 +57,17 @@ def scale_of(study: Study) -> str:
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
     config, paper = study.runs[0].config, preset("paper", study.benchmark)
     differences = []
-    width, epochs = config.get("encoder.width"), config.get("learning.epochs")
-    if width is not None and width != paper.encoder.width:
+    family, width, epochs = (config.get(name) for name in ("encoder.family", "encoder.width", "learning.epochs"))
+    if family == "fast":
+        differences.append("a small encoder for CPUs (the paper's: ResNet-18)")
+    elif width is not None and width != paper.encoder.width:
         differences.append(f"an encoder of width {width} (the paper's: {paper.encoder.width})")
     if epochs is not None and epochs != paper.learning.epochs:
         differences.append(f"{epochs} epochs per task (the paper's: {paper.learning.epochs})")
     if config.get("data.train_per_class"):
-        differences.append(f"{config['data.train_per_class']} training images per class")
+        name = parse_name(study.benchmark)
+        complete = f" of {DATASETS[name.place].train_per_class}" if name.kind == "known" else ""
+        differences.append(f"{config['data.train_per_class']}{complete} training images per class")
     if not config:
         return "the scale of these runs is not known, because config.json is missing."
     return f"{', '.join(differences)}." if differences else "at the scale of the paper."

@@ -1,0 +1,159 @@
+"""Starts and ends of a run, on disk: what every launcher writes and `osiris sweep status` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from osiris.files import read_json
+from osiris.sweep.grid import GridDirectory, GridRun
+
+STOPPED = 75
+"""Exit code of a run that was asked to stop and saved its state."""
+REFUSED = 2
+"""Exit code of a run that reported a mistake of the user: trying again would not help."""
+SILENT = 600.0
+"""Seconds without a sign of life after which a run on another machine counts as dead."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands."""
+
+    run: GridRun
+    state: Literal["waiting", "running", "done", "failed"]
+    detail: str = ""
+    """The error of a failed run, the task of a running one."""
+    metrics: dict[str, float | None] | None = None
+    """A F K C T (class-agnostic) of a finished run."""
+    seconds_left: float | None = None
+    progress: float = 0.0
+
+
+@dataclass
+class Attempt:
+    """A run in progress, started by this process."""
+
+    directory: GridDirectory
+    run: GridRun
+    process: subprocess.Popen[bytes]
+
+    @staticmethod
+    def start(
+        directory: GridDirectory,
+        run: GridRun,
+        command: list[str],
+        cores: set[int] | None = None,
+    ) -> Attempt:
+        """`cores`: those that the process may use."""
+        journal = _journal(directory, run)
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        _append(journal, {"event": "start", "host": socket.gethostname()})
+        environment = os.environ | ({"OMP_NUM_THREADS": str(len(cores))} if cores else {})
+        with journal.with_suffix(".err").open("wb") as errors:
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+                preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+            )
+        return Attempt(directory, run, process)
+
+    def end(self) -> int:
+        """After its end: record the exit code and the error; returns the code."""
+        code = self.process.wait()
+        error = "" if code in (0, STOPPED) else _error(_journal(self.directory, self.run).with_suffix(".err"), code)
+        _append(_journal(self.directory, self.run), {"event": "end", "code": code, "error": error})
+        return code
+
+
+def train_command(directory: GridDirectory, run: GridRun, processes: int = 1) -> list[str]:
+    train = ["-m", "osiris", "train", *run.arguments, "--out", str(directory.folder(run)), "--quiet"]
+    if processes == 1:
+        return [sys.executable, *train]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *train]
+
+
+def status_of(directory: GridDirectory, run: GridRun) -> Status:
+    """From the files of the run alone, so that any machine that sees them can tell."""
+    folder = directory.folder(run)
+    if directory.finished(run):
+        record = read_json(folder / "metrics.json")
+        numbers = record["protocols"].get("class-agnostic", {})
+        return Status(run, "done", metrics={name: numbers.get(name) for name in "AFKCT"}, progress=1.0)
+    step = last_step(folder / "log.jsonl")
+    progress, left = float(step.get("progress", 0.0)), step.get("seconds_left")
+    task = f"task {step['task']} of {step['tasks']}" if step else "starting"
+    if in_progress(folder):
+        return Status(run, "running", task, seconds_left=left, progress=progress)
+    last = (read_journal(directory, run) or [{}])[-1]
+    if last.get("error"):
+        return Status(run, "failed", last["error"], progress=progress)
+    return Status(run, "waiting", f"stopped in {task}" if step else "", progress=progress)
+
+
+def in_progress(folder: Path) -> bool:
+    """Whether a process holds the run: a live one here, or one elsewhere that wrote to the log lately."""
+    try:
+        words = (folder / ".lock").read_text().split()  # process 4711 on HOST
+        process, host = int(words[1]), words[3]
+    except (OSError, ValueError, IndexError):
+        return False
+    if host == socket.gethostname():
+        try:
+            return b"osiris" in Path(f"/proc/{process}/cmdline").read_bytes()
+        except OSError:
+            return False
+    signs = [path.stat().st_mtime for path in (folder / ".lock", folder / "log.jsonl") if path.exists()]
+    return time.time() - max(signs) < SILENT
+
+
+def last_step(log: Path) -> dict[str, Any]:
+    """The newest step record of a log, read from its end."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # a line cut by the seek, or by a writer at this moment
+        if record.get("event") == "step":
+            return record
+    return {}
+
+
+def read_journal(directory: GridDirectory, run: GridRun) -> list[dict[str, Any]]:
+    journal = _journal(directory, run)
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _journal(directory: GridDirectory, run: GridRun) -> Path:
+    return directory.path / "attempts" / f"{run.name}.jsonl"
+
+
+def _append(journal: Path, entry: dict[str, Any]) -> None:
+    line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **entry})
+    with journal.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _error(path: Path, code: int) -> str:
+    """The last message of a failed run."""
+    if code < 0:
+        return f"killed by signal {-code}"
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    own = [line.removeprefix("osiris: ") for line in lines if line.startswith("osiris: ")]
+    return (own or lines or [f"exit code {code} without a message"])[-1]

@@ -1,0 +1,77 @@
+"""`sweep`: plan a grid, run what is missing, then write the table of all runs, the comparisons and the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from osiris.errors import UserError
+from osiris.sweep.attempts import Status
+from osiris.sweep.grid import Grid, GridDirectory, GridRun, as_text
+from osiris.sweep.local import LocalLauncher
+from osiris.sweep.status import Watch, statuses, summary, write_results
+
+
+def sweep(
+    methods: Sequence[str],
+    benchmarks: Sequence[str] = ("tinyworld",),
+    seeds: Sequence[int] = (0, 1, 2),
+    preset: str = "fast",
+    settings: Mapping[str, Sequence[object]] | None = None,
+    out: Path | str = "grids/sweep",
+    jobs: int | None = None,
+    retries: int = 1,
+) -> list[Status]:
+    """Train every combination of methods, benchmarks, settings and seeds; returns where each run stands.
+
+    `settings` maps options of `osiris train` to lists of values: `{"memory_size": [200, 500]}`. The same call again
+    continues what is missing. `out` gets the runs, results.csv and a report.
+    """
+    texts = {name: tuple(map(as_text, values)) for name, values in (settings or {}).items()}
+    grid = Grid(tuple(methods), tuple(benchmarks), tuple(seeds), preset, texts)
+    directory = GridDirectory(Path(out))
+    run_grids(directory, [grid], jobs, retries)
+    finish(directory, directory.runs, directory.path / "report")
+    return statuses(directory)
+
+
+def run_grids(
+    directory: GridDirectory, grids: Iterable[Grid], jobs: int | None = None, retries: int = 1, processes: int = 1
+) -> None:
+    """Write the plan, then run what is missing on this machine."""
+    runs = checked_runs(grids)
+    directory.add(runs)
+    launcher = LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
+    with Watch(directory) as watch:
+        launcher.run(runs, watch)
+
+
+def checked_runs(grids: Iterable[Grid]) -> list[GridRun]:
+    runs: dict[GridRun, None] = {}
+    for grid in grids:
+        grid.check()
+        runs |= dict.fromkeys(grid.runs())
+    return list(runs)
+
+
+def default_jobs(processes: int = 1) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // processes)
+
+
+def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: str | None = None) -> Path:
+    """results.csv of the whole grid, and the report of `runs` in `out`; an error if one of them failed."""
+    from osiris.report.page import make_report
+
+    states = [status for status in write_results(directory) if status.run in runs]
+    done = [directory.folder(status.run) for status in states if status.state == "done"]
+    page = make_report(done, out, title) if done else out / "report.html"
+    failed = [status for status in states if status.state == "failed"]
+    if failed:
+        errors = "\n".join(f"{status.run.title} seed {status.run.seed}: {status.detail}" for status in failed)
+        raise UserError(
+            f"{summary(states)}. Fix the cause and give the same command again ({directory.path / 'results.csv'} lists "
+            f"all runs).\n{errors}"
+        )
+    return page

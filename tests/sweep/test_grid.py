@@ -1,0 +1,127 @@
+"""Grids as data: combinations, names, settings, TOML, and the plan."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from osiris.cli import main
+from osiris.commands import train as train_command
+from osiris.errors import UserError
+from osiris.sweep import plan
+from osiris.sweep.grid import Grid, GridDirectory, GridRun, parse_settings, read_grids
+from osiris.training.run_directory import settings as identity
+
+GRID = Grid(("ft", "osiris-d/no-past"), ("tinyworld", "split-cifar100-5"), (0, 1), "smoke", {"norm": ("gn", "bn")})
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(plan, "PROBE_SECONDS", 0.0)
+
+
+def test_every_combination_once_seed_after_seed():
+    runs = GRID.runs()
+    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * 2 * 2
+    assert [run.seed for run in runs] == [0] * 8 + [1] * 8
+    assert runs[1].name == "tinyworld-osiris-d-no-past-norm-gn-smoke-seed0"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory_size": "40", "learning_rate": "0.05"},
+        {"norm": "bn", "blocks": "1 1 1 1"},
+        {"compile": "true"},
+        {"init": "w.pt"},
+    ],
+)
+def test_the_config_of_a_run_is_that_of_its_command(settings: dict[str, str]):
+    run = GridRun("osiris-d", "tinyworld", 3, "smoke", tuple(settings.items()))
+    assert identity(train_command.parse(run.arguments).config) == identity(run.config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory": ("40",)}, "unknown setting 'memory'. Did you mean 'memory_size'"),
+        ({"memory_size": ("many",)}, "memory_size=many"),
+        ({"norm": ("in",)}, "norm=in"),
+        ({"epochs": ("0",)}, "out of range"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_runs(settings, message: str):
+    with pytest.raises(UserError, match=message):
+        Grid(("ft",), settings=settings).check()
+
+
+def test_settings_on_the_command_line():
+    assert parse_settings(["memory-size=200, 500", "norm=bn"]) == {"memory_size": ("200", "500"), "norm": ("bn",)}
+    with pytest.raises(UserError, match="NAME=VALUE"):
+        parse_settings(["memory_size"])
+
+
+def test_toml_parts_inherit_from_the_top(tmp_path: Path):
+    path = tmp_path / "grid.toml"
+    path.write_text(
+        'preset = "smoke"\nseeds = [1, 2]\n[set]\nepochs = 1\n'
+        '[[grid]]\nmethods = ["ft"]\n[[grid]]\nmethods = ["er"]\nseeds = [3]\nset = {memory_size = [40, 50]}\n'
+    )
+    first, second = read_grids(path)
+    assert first == Grid(("ft",), seeds=(1, 2), preset="smoke", settings={"epochs": ("1",)})
+    assert second.seeds == (3,) and second.settings == {"epochs": ("1",), "memory_size": ("40", "50")}
+    path.write_text('method = ["ft"]')
+    with pytest.raises(UserError, match="Did you mean 'methods'"):
+        read_grids(path)
+
+
+def test_a_grid_directory_grows_and_is_read_back(tmp_path: Path):
+    directory = GridDirectory(tmp_path / "grid")
+    directory.add(GRID.runs()[:2])
+    directory.add(GRID.runs()[1:4])
+    assert GridDirectory.read(tmp_path / "grid").runs == directory.runs == GRID.runs()[:4]
+    with pytest.raises(UserError, match="share the folder"):
+        directory.add([GridRun("osiris-d-no-past", "tinyworld", 0, "smoke", (("norm", "gn"),))])
+    with pytest.raises(UserError, match=r"no grid\.json"):
+        GridDirectory.read(tmp_path)
+
+
+def test_a_plan_prints_commands_costs_and_nothing_else(own_cache, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = [
+        "sweep",
+        "--methods",
+        "ft",
+        "osiris-d",
+        "--benchmarks",
+        "split-cifar100-20",
+        "--set",
+        "memory_size=40,50",
+    ]
+    arguments += ["--preset", "smoke", "--out", str(tmp_path / "a b"), "--plan"]
+    assert main(arguments) == 0
+    first = capsys.readouterr().out
+    commands = [shlex.split(line, comments=True) for line in first.splitlines()][:-1]
+    assert len(commands) == 2 * 2 * 3
+    for command in commands:
+        assert command[:2] == ["osiris", "train"] and train_command.parse(command[2:]).config.learning.memory_size < 60
+    assert "FLOPs" in first and "12 runs" in first and not (tmp_path / "a b").exists()
+    started = time.process_time()
+    assert main(arguments) == 0 and time.process_time() - started < 1, "measured once, then cached"
+    assert capsys.readouterr().out == first
+
+
+def test_the_cost_of_the_papers_ft_by_hand(own_cache):
+    """50,000 images, 200 epochs, two views, forward and backward: 60 million passes; and 5 evaluations of 60,000."""
+    run = GridRun("ft", "split-cifar100-5", 0, "paper")
+    sizes = plan.sizes_of(run.config)
+    assert sizes is not None and sizes == plan.Sizes([10_000] * 5, 50_000, 10_000, 32)
+    costs = plan.Costs()
+    assert costs._passes(run.config, sizes) == 50_000 * 200 * 2 * 3
+    assert plan.evaluation_passes(run.config, sizes, 5) == 5 * 60_000
+    tiny = plan.sizes_of(GridRun("ft", "structured-tiny-imagenet", 0, "paper").config)
+    assert tiny is not None and tiny.train_per_task == [10_000] * 10 and tiny.side == 64
+    assert plan.sizes_of(GridRun("ft", "folder:photos", 0, "fast").config) is None

@@ -1,0 +1,95 @@
+"""A grid on this machine: what is missing is completed, a failure stops nobody else, kills change no bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import osiris
+from osiris.cli import main
+from osiris.errors import UserError
+from osiris.sweep.attempts import in_progress, read_journal, status_of
+from osiris.sweep.grid import Grid, GridDirectory
+from osiris.sweep.local import divide_cores
+from osiris.sweep.runner import run_grids, sweep
+
+SMALL = {"epochs": ("1",), "train_per_class": ("8",), "bank_per_class": ("6",), "test_per_class": ("2",)}
+
+
+def test_cores_are_divided():
+    cores = os.sched_getaffinity(0)
+    assert divide_cores(1) == [cores]
+    parts = divide_cores(len(cores))
+    assert set().union(*parts) == cores and all(len(part) == 1 for part in parts)
+    assert len(divide_cores(3 * len(cores))) == 3 * len(cores)
+
+
+def test_a_failing_run_stops_nobody_else_and_is_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A memory of 4 images is too small for er, which a run notices only after it has started."""
+    arguments = ["sweep", "--methods", "er", "ft", "--seeds", "0", "--preset", "smoke", "--out", str(tmp_path)]
+    arguments += ["--set", "memory_size=4", *(f"{name}={value[0]}" for name, value in SMALL.items()), "--jobs", "1"]
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert "1 failed, 1 done" in shown.err and "the memory holds 4 images" in shown.err and "ft" in shown.out
+    rows = (tmp_path / "results.csv").read_text().splitlines()
+    assert ",failed," in rows[1] and "the memory holds 4 images" in rows[1] and ",done," in rows[2]
+    assert (tmp_path / "report" / "report.html").exists()
+    directory = GridDirectory.read(tmp_path)
+    assert [len(read_journal(directory, run)) for run in directory.runs] == [2, 2], "a refusal is not tried again"
+    finished = directory.folder(directory.runs[1]) / "metrics.json"
+    before = finished.stat().st_mtime_ns
+    assert main(arguments) == 2 and finished.stat().st_mtime_ns == before
+    capsys.readouterr()
+    assert main(["sweep", "status", str(tmp_path)]) == 0
+    assert "2 runs: 1 failed, 1 done" in capsys.readouterr().out
+
+
+def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["sweep", "--methods", "ft", "osirisd", "--out", str(tmp_path / "grid")]) == 2
+    assert "Did you mean 'osiris-d'?" in capsys.readouterr().err and not (tmp_path / "grid").exists()
+    assert main(["sweep", "--out", str(tmp_path / "grid")]) == 2
+    (tmp_path / "file").write_text("")
+    assert main(["sweep", "--methods", "ft", "--preset", "smoke", "--out", str(tmp_path / "file" / "grid")]) == 2
+    assert "cannot write to" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: Path):
+    """Kill the sweep or one of its runs at random moments until all runs are finished."""
+    grid = Grid(("ft", "er", "osiris-d"), seeds=(0, 1), preset="smoke", settings=SMALL)
+    sweep(grid.methods, grid.benchmarks, grid.seeds, grid.preset, grid.settings, tmp_path / "whole", jobs=2)
+    killed = GridDirectory(tmp_path / "killed")
+    options = [f"{name}={value[0]}" for name, value in SMALL.items()]
+    command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--seeds", "0", "1"]
+    command += ["--preset", "smoke", "--set", *options, "--out", str(killed.path), "--jobs", "2", "--retries", "9"]
+    choose, deadline = random.Random(0), time.monotonic() + 900
+    while time.monotonic() < deadline:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(choose.uniform(4, 12))
+        holders = [path.read_text().split() for path in killed.path.glob("runs/*/.lock") if in_progress(path.parent)]
+        if holders and choose.random() < 0.5:
+            os.kill(int(choose.choice(holders)[1]), signal.SIGKILL)
+            time.sleep(2)
+        process.send_signal(choose.choice([signal.SIGKILL, signal.SIGTERM]))
+        process.wait()
+        if all(killed.finished(run) for run in grid.runs()):
+            break
+    run_grids(killed, [grid], jobs=2)
+    assert main(["sweep", "report", str(killed.path)]) == 0
+    for name in ("results.csv", "report/tables/tinyworld-class-agnostic.csv"):
+        assert (killed.path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_failure_from_python(tmp_path: Path):
+    with pytest.raises(UserError, match="1 failed"):
+        settings = {name: values for name, values in SMALL.items()} | {"memory_size": [4]}
+        osiris.sweep(["er"], seeds=[0], preset="smoke", settings=settings, out=tmp_path, jobs=1)
+    directory = GridDirectory.read(tmp_path)
+    assert status_of(directory, directory.runs[0]).state == "failed"
