@@ -28,6 +28,10 @@ from tiny_runs import benchmark, config, with_learning
 COMPOSED = {
     "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
     "mixed-match": MethodConfig("lump", past="match:g+distil:h+elastic"),
+    "er-byol": MethodConfig("er", objective="byol"),
+    "cassle-barlow": MethodConfig("cassle", objective="barlow"),
+    "osiris-d-vicreg": MethodConfig("osiris-d", objective="vicreg"),
+    "osiris-r-simsiam": MethodConfig("osiris-r", objective="simsiam"),
 }
 CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
 """Every method of the zoo, the readings of er+, and compositions of what no single method has."""

@@ -137,8 +137,9 @@ def situation(
     _scramble(model.terms, seed + 1)
     random = generator(seed, "test.views")
     for name in memory.fields:
-        stored = torch.randn(9, HEADS.projector_output, generator=random, dtype=torch.float64)
-        memory.get_buffer(f"field_{name}").copy_(nn.functional.normalize(stored, dim=1))
+        field = memory.get_buffer(f"field_{name}")
+        stored = torch.randn(field.shape, generator=random, dtype=torch.float64)
+        field.copy_(nn.functional.normalize(stored, dim=1))
     y = x if method.replay == 1 else y
     views = {"X": _views(x, random)}
     if model.replayed(task, x):

@@ -102,7 +102,7 @@ def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, An
         with torch.device("meta"):  # no memory for sizes that a file merely claims
             networks = nn.ModuleDict({"encoder": build_encoder(shape)})
             for name in ("g", "h"):
-                if any(key.startswith(f"{name}.") for key in tensors):
+                if f"{name}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
                     networks[name] = projector(shape.features, heads.projector_hidden, heads.projector_output)
         for name, module in networks.items():
             state = {key: tensors[f"{name}.{key}"] for key in module.state_dict()}

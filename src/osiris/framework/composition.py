@@ -5,7 +5,7 @@ after the name of a method apply to all its terms that have them:
 
     osiris train --method osiris-d --past replay+distil --cross-weight 0.3
     osiris train --method ft --cross cross:g --past "predict(symmetric=true)"
-    osiris train --method "pocon(interval=2000)"
+    osiris train --method "pocon(interval=2000)" --objective "barlow(scale=0.025)"
 """
 
 from __future__ import annotations
@@ -13,34 +13,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 from osiris.errors import UserError, unknown
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ROLES, Method, find_method
+from osiris.framework.objectives import Objective
+from osiris.framework.options import convert, from_dict, split
 from osiris.framework.terms import Term
 
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
     "union": ("contrast", {"batch": "X+Y"}),
 }
-_TERM = re.compile(r"(?P<name>[a-z][a-z0-9_-]*)(:(?P<space>[a-z]+))?(\((?P<options>[^)]*)\))?")
-
-
-def kinds(base: type[Term] = Term) -> dict[str, type[Term]]:
-    """Every class of terms by name, including those of a user's own modules."""
-    classes = {base.kind: base} if vars(base).get("kind") else {}
-    for term in base.__subclasses__():
-        for name, cls in kinds(term).items():
-            assert name not in classes, f"two terms are called {name!r}: {classes[name].__name__}, {cls.__name__}"
-            classes[name] = cls
-    return classes
 
 
 def resolve(config: MethodConfig) -> Method:
     """The method that a config describes, with its changes in its name."""
-    name, _, options = config.method.partition("(")
-    method, changes = find_method(name.strip()), []
+    name, _, options = split(config.method, "method")
+    method, changes = find_method(name), []
     for role in ROLES:
         text = getattr(config, role)
         if text is not None:
@@ -52,9 +43,12 @@ def resolve(config: MethodConfig) -> Method:
             changes.append(f"{role}={text}")
     if config.pocon_interval is not None and all(term.options.get("interval") is None for term in method.terms):
         method = method.with_option("interval", config.pocon_interval)
-    for option, value in _pairs(options.removesuffix(")")):
+    for option, value in options.items():
         method = _with_option(method, option, value)
         changes.append(f"{option}={value}")
+    if config.objective is not None:
+        method = replace(method, objective=parse_objective(config.objective))
+        changes += [f"objective={config.objective}"] if config.objective != "ntxent" else []
     for flag, field, used in (
         ("cross_weight", "cross_weight", bool(method.cross)),
         ("past_weight", "past_weight", bool(method.past)),
@@ -67,97 +61,61 @@ def resolve(config: MethodConfig) -> Method:
                 raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: no term uses it.")
             method = replace(method, **{field: value})
             changes.append(f"{field.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{field}={value}")
-    _check(method)
+    if config.second_space == "copy" and not method.copies_g:
+        raise UserError(f"--second-space copy: g of {method.objective.kind} has another shape than h; leave it out.")
+    check(method)
     return replace(method, name=method.name + (f"[{','.join(changes)}]" if changes else ""))
 
 
 def _with_option(method: Method, option: str, text: str) -> Method:
     """`text` converted to the type of the option, in every term that has it."""
-    values = [_convert(term, option, text) for term in method.terms if option in term.options]
+    values = [convert(term, option, text) for term in method.terms if option in term.options]
     if not values:
         known = dict.fromkeys(name for term in method.terms for name in term.options)
         raise unknown(f"option of {method.name}", option, known)
     return method.with_option(option, values[0])
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
-    """`a=1, b=2` as pairs."""
-    parts = (pair.partition("=") for pair in text.split(",") if pair.strip())
-    return [(option.strip(), value.strip()) for option, _, value in parts]
+def parse_objective(text: str) -> Objective:
+    """`barlow(scale=0.025)`."""
+    name, _, options = split(text, "objective")
+    return from_dict(Objective, {"kind": name, **options})
 
 
 def parse_terms(text: str, space: str) -> tuple[Term, ...]:
     """The terms of `replay:h+distil`. Terms that have a space and name none get `space`."""
     if text == "none":
         return ()
-    return tuple(_parse_term(part.strip(), space) for part in re.split(r"\+(?![^(]*\))", text))
+    return tuple(_parse_term(part, space) for part in re.split(r"\+(?![^(]*\))", text))
 
 
-def _parse_term(text: str, space: str) -> Term:
-    matched = _TERM.fullmatch(text)
-    if matched is None:
-        raise UserError(f"cannot read the term {text!r}; write NAME, NAME:SPACE or NAME(option=value).")
-    name = matched["name"]
-    known = kinds()
+def _parse_term(text: str, default_space: str) -> Term:
+    name, space, options = split(text, "term")
+    known = Term.kinds()
     if name == "none":
         raise UserError("`none` means no terms at all; leave it out of a sum of terms.")
     if name not in known and name not in ALIASES:
         raise unknown("term", name, [*known, *ALIASES, "none"])
-    kind, options = ALIASES.get(name, (name, {}))
-    names = {field.name for field in fields(known[kind])}
-    options = dict(options) | ({"space": matched["space"] or space} if "space" in names else {})
-    if matched["space"] and "space" not in names:
-        raise UserError(f"the term {name!r} has no option `space`; leave out ':{matched['space']}'.")
-    return term_from_dict({"kind": kind, **options, **dict(_pairs(matched["options"] or ""))})
-
-
-def term_from_dict(record: dict[str, Any]) -> Term:
-    """The inverse of `term_to_dict`; values may also be text."""
-    record = dict(record)
-    kind, known = record.pop("kind"), kinds()
-    if kind not in known:
-        raise unknown("term", str(kind), known)
-    names = [field.name for field in fields(known[kind])]
-    for option in record:
-        if option not in names:
-            raise unknown(f"option of {kind}", option, names)
-    return known[kind](**{option: _convert(known[kind], option, value) for option, value in record.items()})
-
-
-def _convert(term: Term | type[Term], option: str, value: Any) -> Any:
-    """An option as its type demands, from text or from JSON."""
-    hint = get_type_hints(term if isinstance(term, type) else type(term))[option]
-    choices = get_args(hint)
-    if get_origin(hint) is Literal:
-        if value not in choices:
-            raise unknown(f"value of {term.kind}.{option}", str(value), [str(choice) for choice in choices])
-        return value
-    target = next((choice for choice in choices if choice is not type(None)), hint)
-    if value is None or (isinstance(value, target) and not isinstance(value, str)):
-        return value
-    if target is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UserError(f"{term.kind}.{option} is true or false, not {value!r}.")
-        return str(value).lower() == "true"
-    try:
-        return target(value)
-    except ValueError:
-        raise UserError(f"{term.kind}.{option} needs a {target.__name__}, not {value!r}.") from None
-
-
-def term_to_dict(term: Term) -> dict[str, Any]:
-    return {"kind": term.kind, **term.options}
+    kind, implied = ALIASES.get(name, (name, {}))
+    has_space = "space" in {field.name for field in fields(known[kind])}
+    if space and not has_space:
+        raise UserError(f"the term {name!r} has no option `space`; leave out ':{space}'.")
+    return from_dict(
+        Term, {"kind": kind, **implied, **({"space": space or default_space} if has_space else {}), **options}
+    )
 
 
 def method_to_dict(method: Method) -> dict[str, Any]:
     """The whole composition, as `config.json` records it."""
-    return vars(method) | {role: [term_to_dict(term) for term in getattr(method, role)] for role in ROLES}
+    terms = {role: [term.to_dict() for term in getattr(method, role)] for role in ROLES}
+    return vars(method) | terms | {"objective": method.objective.to_dict()}
 
 
 def method_from_dict(record: Mapping[str, Any]) -> Method:
     """The inverse of `method_to_dict`."""
-    terms = {role: tuple(term_from_dict(term) for term in record[role]) for role in ROLES}
-    return Method(**{**record, **terms})
+    terms = {role: tuple(from_dict(Term, term) for term in record[role]) for role in ROLES}
+    objective = from_dict(Objective, record.get("objective", {"kind": "ntxent"}))
+    return Method(**{**record, **terms, "objective": objective})
 
 
 def _default_space(method: Method, role: str) -> str:
@@ -166,7 +124,8 @@ def _default_space(method: Method, role: str) -> str:
     return spaces[0] if spaces else ("g" if role == "current" else "h")
 
 
-def _check(method: Method) -> None:
+def check(method: Method) -> None:
+    """Refuse a method that cannot be trained, with the reason."""
     if not method.current:
         raise UserError("a method needs at least one current term; --current none is not possible.")
     if not any(term.reads for term in method.current):

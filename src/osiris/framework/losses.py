@@ -1,7 +1,8 @@
-"""The losses: pure functions of embeddings. No state, no model, no trainer.
+"""The losses: pure functions of embeddings, without state, model or trainer.
 
-An embedding batch is `z` of shape [2, N, d]: two views of N images, already L2-normalised by the caller. `tau` is the
-temperature. The paper's Eq. 1 prints tau outside the exponential; it belongs inside: exp(s / tau).
+A batch of embeddings is `z` of shape [2, N, d]: two views of N images. The caller has L2-normalised it, except where a
+function says `raw`. `tau` is the temperature. The paper's Eq. 1 prints tau outside the exponential; it belongs inside:
+exp(s / tau).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ def contrast(z: Tensor, tau: float = 0.1) -> Tensor:
     return contrast_with_negatives(z, None, tau)
 
 
-def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1) -> Tensor:
-    r"""L^ER+ = L^SSL(X, X u Y): as `contrast`, with all views of `others` [2, M, d] as further negatives."""
+def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1, decoupled: bool = False) -> Tensor:
+    r"""L^ER+ = L^SSL(X, X u Y): as `contrast`, with all views of `others` [2, M, d] as further negatives.
+
+    `decoupled` (DCL): the positive is not in the denominator, so the value can be negative.
+    """
     views, images, _ = z.shape
     anchors = z.flatten(0, 1)
     logits = anchors @ anchors.T / tau
@@ -30,10 +34,11 @@ def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1) 
     logits = logits.masked_fill(itself, float("-inf"))
     if others is not None and others.shape[1] > 0:
         logits = torch.cat([logits, anchors @ others.flatten(0, 1).T / tau], dim=1)
-    return F.cross_entropy(logits, _other_view(images, z.device))
+    target = _other_view(images, z.device)
+    return _decoupled(logits, target) if decoupled else F.cross_entropy(logits, target)
 
 
-def cross(a: Tensor, b: Tensor, tau: float = 0.1) -> Tensor:
+def cross(a: Tensor, b: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
     r"""Eq. 2, L^SSL(A, B; f, f): positives within A, negatives from B alone. No comparison inside A.
 
     -log exp(a_i . a_i' / tau) / (exp(a_i . a_i' / tau) + sum_{j in B} exp(a_i . b_j / tau)), mean over 2|A| anchors.
@@ -41,15 +46,15 @@ def cross(a: Tensor, b: Tensor, tau: float = 0.1) -> Tensor:
     anchors, negatives = a.flatten(0, 1), b.flatten(0, 1)
     positive = (anchors * a.flip(0).flatten(0, 1)).sum(1, keepdim=True) / tau
     logits = torch.cat([positive, anchors @ negatives.T / tau], dim=1)
-    return (logits.logsumexp(1) - logits[:, 0]).mean()
+    return (logits[:, 1 if decoupled else 0 :].logsumexp(1) - logits[:, 0]).mean()
 
 
 def distil(p: Tensor, q: Tensor, tau: float = 0.1, positive: str = "same", keep_other: bool = False) -> Tensor:
     r"""Eq. 2, L^SSL(X, X; f1, f2): anchors p = f1(x) find their image among q = f2(x), both [2, N, d].
 
     positive="same": the same view of the image, as in the runs behind the published numbers; "other": the other view,
-    as Eq. 2 reads. The remaining view of the image is no negative, unless `keep_other` puts it into the denominator
-    (as CaSSLe's original code does). Negatives are all views of the other images.
+    as Eq. 2 is written. The remaining view of the image is left out, unless `keep_other` adds it to the denominator
+    (as the original code of CaSSLe does). Negatives are all views of the other images.
     """
     assert positive in ("same", "other"), positive
     views, images, _ = p.shape
@@ -65,14 +70,51 @@ def distil(p: Tensor, q: Tensor, tau: float = 0.1, positive: str = "same", keep_
 
 
 def match(p: Tensor, q: Tensor) -> Tensor:
-    r"""||p - q||^2, mean over all vectors: the stored embeddings of DER, the encoder outputs of POCON."""
+    r"""||p - q||^2, mean over all vectors: DER, POCON, BYOL and others. For unit vectors this is 2 - 2 cos(p, q)."""
     return (p - q).square().sum(-1).mean()
+
+
+def weighted_decoupled(z: Tensor, tau: float = 0.1, sigma: float = 0.5) -> Tensor:
+    r"""DCLW: the positive of image i is multiplied by w_i = 2 - N softmax_i(cos(z_1i, z_2i) / sigma)."""
+    similarity = (z[0] * z[1]).sum(-1)
+    weight = 2 - len(similarity) * (similarity / sigma).softmax(0)
+    # DCL with weight 1, corrected by the difference in the positives: both views of an image have the same one.
+    return contrast_with_negatives(z, None, tau, decoupled=True) - ((weight - 1) * similarity / tau).mean()
+
+
+def barlow(a: Tensor, b: Tensor, off_diagonal: float = 5e-3, scale: float = 0.1) -> Tensor:
+    r"""Barlow Twins on raw [N, d]: scale [sum_i (C_ii - 1)^2 + lambda sum_{i != j} C_ij^2], C the cross-correlation.
+
+    Columns are standardised over the batch with the biased variance + 1e-5.
+    """
+    a, b = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (a, b))
+    correlation = a.T @ b / len(a)
+    diagonal = correlation.diagonal()
+    on, off = (diagonal - 1).square().sum(), correlation.square().sum() - diagonal.square().sum()
+    return scale * (on + off_diagonal * off)
+
+
+def vicreg(z: Tensor, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> Tensor:
+    r"""VICReg on raw [2, N, d], with unbiased variance and covariance; both regularisers are summed over the views."""
+    centred = z - z.mean(1, keepdim=True)
+    covariances = centred.transpose(1, 2) @ centred / (z.shape[1] - 1)
+    variances = covariances.diagonal(dim1=1, dim2=2)
+    spread = (1 - (variances + 1e-4).sqrt()).relu().mean(1).sum()
+    off_diagonal = (covariances.square().sum() - variances.square().sum()) / z.shape[2]
+    return invariance * F.mse_loss(z[0], z[1]) + variance * spread + covariance * off_diagonal
 
 
 def elastic(parameters: Iterable[Tensor], anchors: Iterable[Tensor], importance: Iterable[Tensor]) -> Tensor:
     r"""(Theta - Theta*)^T F (Theta - Theta*) with diagonal F: the L_past of EWC."""
     terms = [(f * (theta - anchor).square()).sum() for theta, anchor, f in zip(parameters, anchors, importance)]
     return torch.stack(terms).sum()
+
+
+def _decoupled(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean of -logit of the target + logsumexp of the other logits."""
+    positive = logits.gather(1, target[:, None])
+    negatives = logits.scatter(1, target[:, None], float("-inf"))
+    return (negatives.logsumexp(1) - positive[:, 0]).mean()
 
 
 def _other_view(images: int, device: torch.device) -> Tensor:

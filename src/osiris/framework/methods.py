@@ -7,10 +7,11 @@ A method is a choice of terms and of the space that each acts on. The first task
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from osiris.errors import UserError, unknown
+from osiris.framework.objectives import Ntxent, Objective
 from osiris.framework.terms import (
     Contrast,
     Cross,
@@ -50,6 +51,8 @@ class Method:
     cross_weight: float = 1.0
     past_weight: float | None = 1.0
     """None: the default weight of each term, which is 1, or for ewc depends on the number of tasks (Appendix B)."""
+    objective: Objective = field(default_factory=Ntxent)
+    """L^SSL in the space of g, in every task. The space of h always uses NT-Xent."""
     replay: float = 0.75
     """|Y| / |X|."""
     second_space: Literal["copy", "fresh"] = "copy"
@@ -89,6 +92,11 @@ class Method:
             for role, terms in ((role, getattr(self, role)) for role in roles)
         }
         return replace(self, **changed)
+
+    @property
+    def copies_g(self) -> bool:
+        """Whether h starts as a copy of g: another objective may give g another shape."""
+        return self.second_space == "copy" and self.objective.paper_projector
 
     @property
     def reads_memory(self) -> bool:

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
+from osiris.models.normalisation import BatchNorm
 from osiris.processes import gather
 from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.objectives import Objective
 
 Head = str | nn.Module | tuple[str | nn.Module, ...]
 """g, h, past.g, a module of a term, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
@@ -45,6 +50,27 @@ class Frozen(nn.Module):
             return self.network(inputs)
 
 
+class Average(Frozen):
+    """A moving average of a network (EMA): its parameters follow in place, without gradient.
+
+    It runs in training mode, so that BatchNorm uses the statistics of the batch.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network)
+        self.train()
+
+    def train(self, mode: bool = True) -> Average:
+        nn.Module.train(self, mode)
+        return self
+
+    @torch.no_grad()
+    def follow(self, network: nn.Module, rate: float) -> None:
+        """theta~ <- rate theta~ + (1 - rate) theta."""
+        for average, parameter in zip(self.network.parameters(), network.parameters(), strict=True):
+            average.mul_(rate).add_(parameter, alpha=1 - rate)
+
+
 @torch.no_grad()
 def copy_state(source: nn.Module, target: nn.Module) -> None:
     """Copy parameters and buffers in place, so that the optimiser keeps its references."""
@@ -55,6 +81,11 @@ def copy_state(source: nn.Module, target: nn.Module) -> None:
 class Networks(nn.Module):
     """The encoder f, the projectors g and h, and the frozen f*, g* of the previous task, as far as terms need them."""
 
+    objective: Objective
+    """L^SSL in the space of g, with its predictor and moving averages."""
+    expert: tuple[nn.Module, nn.Module] | None = None
+    """Encoder and projector that the objective trains instead of f and g from the second task on (pocon)."""
+
     def __init__(
         self,
         encoder: EncoderConfig,
@@ -62,20 +93,33 @@ class Networks(nn.Module):
         seed: int,
         needs: frozenset[str] = frozenset(),
         images: Tensor | None = None,
+        objective: Objective | None = None,
+        together: tuple[str, ...] = (),
     ) -> None:
+        """`images`: see `build_encoder`; `objective` decides the shape of g; `together`: the inputs that share a call
+        of g with BatchNorm."""
         super().__init__()
         self.encoder_config, self.projector_config = encoder, heads
+        self.together = together
         self.encoder: nn.Module = build_encoder(encoder, seed, images=images)
         self.heads = nn.ModuleDict()
         for name in ("g", "h"):
             if name == "g" or name in needs:
+                shape = projector if objective is None or name == "h" else objective.projector
                 with scoped(seed, f"init.{name}"):
-                    self.heads[name] = projector(encoder.features, heads.projector_hidden, heads.projector_output)
+                    self.heads[name] = shape(encoder.features, heads.projector_hidden, heads.projector_output)
         self.past = nn.ModuleDict()
         if "past.encoder" in needs:
             self.past["encoder"] = Frozen(self.encoder)
         if "past.g" in needs:
             self.past["g"] = Frozen(self.heads["g"])
+        if objective is not None:
+            self.objective = objective
+            objective.attach(self, seed)
+
+    def width(self, head: str) -> int:
+        """Dimensions of the space of a head."""
+        return [layer.out_features for layer in self.heads[head].modules() if isinstance(layer, nn.Linear)][-1]
 
     @property
     def batch_norm(self) -> bool:
@@ -122,44 +166,67 @@ class Representations:
         self.requests: list[tuple[str, nn.Module, tuple[nn.Module, ...]]] = []
         """(input, encoder, heads) of every call, for tracing."""
         self._local: dict[Key, Tensor] = {}
-        self._global: dict[Key, Tensor] = {}
+        self._raw: dict[Key, Tensor] = {}
+        self._normalised: dict[Key, Tensor] = {}
         names = tuple(self.views) if encode is None else encode
         if names:
-            self._encode(networks.encoder, names, "live")
+            self._encode(networks.encoder, names)
 
     def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
+        key = _key(name, self._encoder(encoder), self._heads(head))
+        raw = self.raw(name, head, encoder)
+        if key not in self._normalised:
+            self._normalised[key] = normalise(raw)
+        return self._normalised[key]
+
+    def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
+        """As a call, without normalisation; in float32 or better."""
         module, heads = self._encoder(encoder), self._heads(head)
         self.requests.append((name, module, heads))
         key = _key(name, module, heads)
-        if key not in self._global:
-            self._global[key] = self._share(self._outputs(name, heads, module, encoder), name)
-        return self._global[key]
+        if key not in self._raw:
+            local = self._outputs(name, heads, module)
+            wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
+            self._raw[key] = gather(wide.transpose(0, 1), self.counts[name]).transpose(0, 1)
+        return self._raw[key]
 
-    def _outputs(self, name: str, heads: tuple[nn.Module, ...], module: nn.Module, encoder: str | nn.Module) -> Tensor:
-        """Outputs of the last head for the rows of this process, before normalisation, [2, n, d]."""
-        key = _key(name, module, heads)
-        if key not in self._local:
-            if not heads:  # encoders other than the live one run on demand
-                label = encoder if isinstance(encoder, str) else "frozen" if isinstance(encoder, Frozen) else "other"
-                self._encode(module, (name,), label)
-            else:
-                rows = self._outputs(name, heads[:-1], module, encoder)
-                with self._cast():
-                    self._local[key] = heads[-1](rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+    def _outputs(self, name: str, heads: tuple[nn.Module, ...], encoder: nn.Module) -> Tensor:
+        """Outputs of the last head for the rows of this process, [2, n, d]."""
+        key = _key(name, encoder, heads)
+        if key in self._local:
+            return self._local[key]
+        names = self._together(name, heads[0] if heads else encoder)
+        if not heads:  # encoders other than the live one run on demand
+            self._encode(encoder, names)
+            return self._local[key]
+        *before, last = heads
+        if not any(isinstance(layer, BatchNorm) for layer in last.modules()):
+            rows = self._outputs(name, tuple(before), encoder)
+            with self._cast():
+                self._local[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+            return self._local[key]
+        parts = [self._outputs(other, tuple(before), encoder) for other in names]
+        with self._cast():  # batch statistics belong to one view of all inputs
+            outputs = torch.stack([last(view) for view in torch.cat(parts, dim=1)])
+        for other, part in zip(names, outputs.split([part.shape[1] for part in parts], dim=1)):
+            self._local[_key(other, encoder, heads)] = part
         return self._local[key]
 
-    def _share(self, local: Tensor, name: str) -> Tensor:
-        """Normalise [2, n, d] and gather the rows of all processes, in float32 or better: [2, N, d]."""
-        wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        # A length that overflows would give a zero vector, a finite loss and no gradient. inf - inf + 1 is not a
-        # number, which the guard against non-finite losses sees; any other length gives 1.
-        finite = length.detach() - length.detach() + 1
-        normalised = wide / length.clamp_min(1e-12) * finite
-        return gather(normalised.transpose(0, 1), self.counts[name]).transpose(0, 1)
+    def _together(self, name: str, module: nn.Module) -> tuple[str, ...]:
+        """The inputs that go through a module with `name`: all inputs of the space g for g and moving averages."""
+        shared = isinstance(module, Average) or module is self.networks.heads["g"]
+        names = tuple(other for other in self.networks.together if other in self.views)
+        return names if shared and name in names else (name,)
 
-    def _encode(self, encoder: nn.Module, names: tuple[str, ...], label: str) -> None:
+    def _label(self, encoder: nn.Module) -> str:
+        if encoder is self.networks.encoder:
+            return "live"
+        if "encoder" in self.networks.past and encoder is self.networks.past["encoder"]:
+            return "past"
+        return "frozen" if isinstance(encoder, Frozen) else "other"
+
+    def _encode(self, encoder: nn.Module, names: tuple[str, ...]) -> None:
         """One pass over the union of some inputs; with BatchNorm one pass for each view."""
         sizes = [self.views[name].shape[1] for name in names]
         per_view = [torch.cat([self.views[name][view] for name in names]) for view in range(2)]
@@ -171,7 +238,7 @@ class Representations:
         for name, part in zip(names, features.split(sizes, dim=1)):
             self._local[_key(name, encoder, ())] = part
             if self.passes is not None:
-                self.passes.count(label, name, 2 * part.shape[1], part.requires_grad)
+                self.passes.count(self._label(encoder), name, 2 * part.shape[1], part.requires_grad)
 
     def _run(self, encoder: nn.Module, images: Tensor) -> Tensor:
         with self._cast():
@@ -206,6 +273,16 @@ class Representations:
             return self.networks.heads[head]
         assert "g" in self.networks.past, 'a term with head="past.g" must declare needs = {"past.g"}'
         return self.networks.past["g"]
+
+
+def normalise(vectors: Tensor) -> Tensor:
+    """Unit vectors along the last dimension. A vector whose length overflows gives NaN.
+
+    torch's own function would give a zero vector there: a finite loss without a gradient, which nobody notices.
+    """
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    finite = length.detach() - length.detach() + 1  # 1, or inf - inf = NaN
+    return vectors / length.clamp_min(1e-12) * finite
 
 
 Key = tuple[str, int, tuple[int, ...]]

@@ -59,9 +59,9 @@ def measure_storage(
     extra: dict[str, int] = {}
     modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
     modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
-    for _, term, _ in model.later:
-        modules += [(term.symbols.get(name, name), child) for name, child in term.named_children()]
-        for name, value in term.named_buffers(recurse=False):
+    for part in (networks.objective, *(term for _, term, _ in model.later)):
+        modules += [(part.symbols.get(name, name), child) for name, child in part.named_children()]
+        for name, value in part.named_buffers(recurse=False):
             kind = name.rstrip("0123456789").rstrip("_")
             extra[kind] = extra.get(kind, 0) + value.numel()
     for name, module in modules:

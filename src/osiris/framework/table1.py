@@ -125,7 +125,7 @@ def _learns_from_x_alone(scene: Scene) -> bool:
         if name.split(".")[0] == "current":
             term.loss(rep, context)
             heads |= {symbol_of(head, scene.networks, term): None for _, _, chain in rep.requests for head in chain}
-    return any(_same_gradient(scene, head, ("Y", "past")) for head in heads)
+    return any(_same_gradient(scene, head, ("Y", "past")) for head in heads if head in scene.trained())
 
 
 def _gradient(scene: Scene, symbol: str) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from osiris.framework.methods import Method
+from osiris.framework.objectives import Objective
 from osiris.framework.representations import Frozen, Networks, Passes, Representations
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.trainable import TrainableMethod
@@ -89,7 +90,8 @@ class Scene:
             self.views[part] = torch.randn(2, count, 3, SIZE, SIZE, generator=random, dtype=torch.float64)
             return
         for name, value in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            if value.is_floating_point() and value.requires_grad == (part == "weights") and "running" not in name:
+            kept = "running" in name or ("objective" in name and part == "past")  # moving averages are not the past
+            if value.is_floating_point() and value.requires_grad == (part == "weights") and not kept:
                 inputs = value.numel() / (len(value) if value.ndim else 1)
                 value.copy_(torch.randn(value.shape, generator=random, dtype=torch.float64) / inputs**0.5)
 
@@ -106,10 +108,10 @@ class Scene:
         """The parameters of the networks that are trained, by symbol."""
         groups = {"f": list(self.networks.encoder.parameters())}
         groups |= {name: list(head.parameters()) for name, head in self.networks.heads.items()}
-        for _, term, _ in self.model.later:
-            for name, module in term.named_children():
+        for part in (self.networks.objective, *self.model.terms.values()):
+            for name, module in part.named_children():
                 if not isinstance(module, Frozen):
-                    groups.setdefault(term.symbols.get(name, name), []).extend(module.parameters())
+                    groups.setdefault(_symbol(part, name), []).extend(module.parameters())
         return groups
 
 
@@ -118,8 +120,14 @@ def symbol_of(module: nn.Module, networks: Networks, term: Term) -> str:
     named = {networks.encoder: "f", **{head: name for name, head in networks.heads.items()}}
     named |= {frozen: "f*" if name == "encoder" else f"{name}*" for name, frozen in networks.past.items()}
     named |= {part: name for name, part in term.named_modules() if name}
-    named |= {child: term.symbols.get(name, name) for name, child in term.named_children()}
+    for part in (networks.objective, term):
+        named |= {child: _symbol(part, name) for name, child in part.named_children()}
     return named[module]
+
+
+def _symbol(part: nn.Module, attribute: str) -> str:
+    assert isinstance(part, Objective | Term)
+    return part.symbols.get(attribute, attribute)
 
 
 def trace(method: Method, task_count: int = 20) -> tuple[Traced, ...]:
@@ -132,13 +140,13 @@ def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
     leaves = {key: value.detach().requires_grad_() for key, value in scene.views.items()}
     scene.views = leaves
     rep, context = scene.represent()
-    value = term.loss(rep, context)
+    value, symbol = term.loss(rep, context), scene.networks.objective.symbol
     paths = dict.fromkeys(_path(scene.networks, term, *request) for request in rep.requests)
     buffers = [term.stores] if any(True for _ in term.buffers(recurse=False)) else []
     return Traced(
         name=name,
         kind=term.kind,
-        formula=term.formula,
+        formula=term.formula.replace("NTX_g", f"{symbol}_g").replace("NTX(", f"{symbol}("),
         weight=weight,
         paths=tuple(paths),
         stored=(*(f"stored {field}" for field in term.memory_fields), *buffers),

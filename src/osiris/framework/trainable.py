@@ -39,13 +39,16 @@ class TrainableMethod(nn.Module):
         self.later = [(name, copy.deepcopy(term), weight) for name, term, weight in method.weighted(task_count)]
         terms = [term for _, term, _ in self.later]
         needs = frozenset(need for term in terms for need in (*term.needs, *term.spaces))
-        self.networks = Networks(encoder, projector, seed, needs, images)
+        together = tuple(dict.fromkeys(name for term in terms if "g" in term.spaces for name in term.inputs))
+        objective = copy.deepcopy(method.objective)
+        self.networks = Networks(encoder, projector, seed, needs, images, objective, together)
         for term in terms:
             term.attach(self.networks, seed)
         self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})
         self.memory_fields = {field: head for term in terms for field, head in term.memory_fields.items()}
         """Embeddings that are stored with each memory image: field -> head."""
-        self.memory = Memory(memory_size, image_shape, dict.fromkeys(self.memory_fields, projector.projector_output))
+        widths = {field: self.networks.width(head) for field, head in self.memory_fields.items()}
+        self.memory = Memory(memory_size, image_shape, widths)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of the terms of a task."""
@@ -70,16 +73,19 @@ class TrainableMethod(nn.Module):
 
     def forward(self, rep: Representations, context: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
         """(L, every term by its logged name, without its weight)."""
+        self.networks.objective.spread = None
         values = {name: term.loss(rep, context) for name, term, _ in self.active(context.task)}
         total = torch.stack([weight * values[name] for name, _, weight in self.active(context.task)]).sum()
         return total, values
 
     def begin_task(self, context: TaskContext) -> None:
-        if context.task == 1 and self.method.second_space == "copy" and "h" in self.networks.heads:
+        if context.task == 1 and self.method.copies_g and "h" in self.networks.heads:
             copy_state(self.networks.heads["g"], self.networks.heads["h"])
+        self.networks.objective.begin_task(context)
         self._call("begin_task", context)
 
     def after_step(self, context: TaskContext) -> None:
+        self.networks.objective.after_step(context)
         self._call("after_step", context)
 
     def end_task(self, context: TaskContext) -> None:

@@ -9,13 +9,14 @@ from osiris.models.config import EncoderConfig, ProjectorConfig
 
 if TYPE_CHECKING:
     from osiris.models.encoder import Encoder, build_encoder, parameter_count
-    from osiris.models.heads import adapter, predictor, projector
+    from osiris.models.heads import adapter, mlp, predictor, projector
 
 _HOME = {
     "Encoder": "encoder",
     "build_encoder": "encoder",
     "parameter_count": "encoder",
     "adapter": "heads",
+    "mlp": "heads",
     "predictor": "heads",
     "projector": "heads",
 }
@@ -35,6 +36,7 @@ __all__ = [
     "ProjectorConfig",
     "adapter",
     "build_encoder",
+    "mlp",
     "parameter_count",
     "predictor",
     "projector",

@@ -21,6 +21,22 @@ def projector(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
+def mlp(
+    *widths: int, norm: bool = True, bias: bool = True, first_bias: bool | None = None, last_norm: bool = False
+) -> nn.Sequential:
+    """Linear layers of the given widths with [BatchNorm and] ReLU between them.
+
+    `first_bias` overrides `bias` for the first layer; `last_norm` ends with a BatchNorm without scale and shift.
+    """
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers.append(nn.Linear(inputs, outputs, bias=first_bias if index == 0 and first_bias is not None else bias))
+        if index < len(widths) - 2:
+            layers += [BatchNorm(outputs)] if norm else []
+            layers.append(nn.ReLU(inplace=True))
+    return nn.Sequential(*layers, *([BatchNorm(widths[-1], affine=False)] if last_norm else []))
+
+
 def predictor(size: int, hidden: int, batch_norm: bool = False) -> nn.Sequential:
     """CaSSLe's h on top of g: Linear - [BatchNorm] - ReLU - Linear, back into the space of g."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(fc1=nn.Linear(size, hidden))
@@ -33,8 +49,4 @@ def predictor(size: int, hidden: int, batch_norm: bool = False) -> nn.Sequential
 
 def adapter(size: int) -> nn.Sequential:
     """POCON's four-layer projector between encoder outputs: size - 2 size - size - 2 size - size (512, 1024, ...)."""
-    widths = [size, 2 * size, size, 2 * size, size]
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers[:-1])
+    return mlp(size, 2 * size, size, 2 * size, size, norm=False)

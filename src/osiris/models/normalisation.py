@@ -40,8 +40,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         variance = sum_over_processes(centred.square().sum(axes)) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * count / (count - 1))
-        scale = torch.rsqrt(variance + self.eps) * self.weight
-        return centred * scale.view(shape) + self.bias.view(shape)
+        normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
+        return normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:

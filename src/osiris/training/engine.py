@@ -47,7 +47,7 @@ class StepResult:
     """The result of a step, still on the device."""
 
     values: dict[str, Tensor]
-    """loss, every term by name, and gradient_norm."""
+    """loss, every term by name, spread (of the embeddings) and gradient_norm."""
     finite: Tensor
     images: int
 
@@ -110,6 +110,8 @@ class Engine:
             statistic.copy_(torch.where(finite, statistic, before))
         self._offer(indices, images, task, step, fields)
         detached = {name: value.detach() for name, value in values.items()}
+        spread = self.networks.objective.spread
+        detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
 
     @torch.no_grad()

@@ -27,6 +27,7 @@ from osiris.evaluation.metrics_file import RunMetrics, write_record
 from osiris.files import file_digest, write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
+from osiris.framework.objectives import is_collapsed
 from osiris.training import checkpoint
 from osiris.training.config import Config, to_dict
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
@@ -150,6 +151,7 @@ class Run:
         self.benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         learning = config.learning
         self.position, self.files, log_position = Position(), dict[str, str](), 0
+        self.collapsed_in: int | None = None
         with processes.together():
             self.growing = plan is not None
             self.phases = plan or phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
@@ -249,6 +251,13 @@ class Run:
     def _log(self, phase: Phase) -> None:
         record = self.meter.read(phase, self.position.step)
         self.position.bad_steps = self.meter.bad_steps
+        if self.directory.owner and record and is_collapsed(record["spread"]) and self.collapsed_in != phase.task:
+            self.collapsed_in = phase.task
+            warn(
+                f"the embeddings have collapsed in task {phase.task + 1} at step {self.position.step}: their spread is "
+                f"{record['spread']:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. Try "
+                f"a lower --learning-rate, a larger --batch-size or another --objective."
+            )
         rate = self.engine.optimiser.param_groups[0]["lr"]
         self._emit(record and record | {"learning_rate": rate, "memory": self.engine.memory.filled})
 

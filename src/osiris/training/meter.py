@@ -71,6 +71,7 @@ class Meter:
             "epochs": phase.epochs,
             "loss": means.pop("loss"),
             "gradient_norm": means.pop("gradient_norm"),
+            "spread": means.pop("spread", None),
             "terms": means,
             "images_per_second": sum(result.images for result in results) / max(elapsed, 1e-9),
             "progress": done / total,
@@ -98,11 +99,11 @@ class Meter:
         if self.bad_steps <= self.allowed:
             return
         finite_values = dict(zip(names, torch.isfinite(table[bad[0]]).tolist()))
-        sums = {"loss": "the sum of the terms", "gradient_norm": "its gradient"}
+        sums = {"loss": "the sum of the terms", "spread": "the embeddings", "gradient_norm": "its gradient"}
         culprits = [f"term {name}" for name in names if name not in sums and not finite_values[name]]
         culprits = (
             culprits
-            or [text for name, text in sums.items() if not finite_values[name]]
+            or [text for name, text in sums.items() if not finite_values.get(name, True)]
             or ["its gradient, at any scale"]
         )
         step = first_step + bad[0]

@@ -9,12 +9,13 @@ before training starts, so checkpoints contain it. The training loop calls `begi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from osiris.framework.options import Configurable
 from osiris.framework.representations import Networks, Representations
 from osiris.memory import Memory
 
@@ -63,23 +64,15 @@ class StepContext:
 
 
 @dataclass(eq=False)
-class Term(nn.Module):
+class Term(Configurable):
     """One summand of L_current, L_cross or L_past."""
 
-    kind: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()
     """The frozen networks it uses: past.encoder, past.g."""
     stores: ClassVar[str] = ""
     """What it stores besides f and g, in words."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def formula(self) -> str:

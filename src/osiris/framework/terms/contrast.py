@@ -40,8 +40,7 @@ class Contrast(Term):
         return tuple(self.batch.split("+"))
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        z = torch.cat([rep(name, head=self.space) for name in self.inputs], dim=1)
-        return losses.contrast(z, context.tau)
+        return _ssl(rep, self.inputs, self.space, context.tau)
 
 
 @dataclass(eq=False)
@@ -60,7 +59,12 @@ class Negatives(Term):
         return (X, Y)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        return losses.contrast_with_negatives(rep(X, head=self.space), rep(Y, head=self.space), context.tau)
+        x, y, objective = rep(X, head=self.space), rep(Y, head=self.space), rep.networks.objective
+        objective.watch(x)
+        return losses.contrast_with_negatives(x, y, context.tau, self.space == "g" and objective.decoupled)
+
+    def check(self, method: Method) -> None:
+        _need_negatives(self, method)
 
 
 @dataclass(eq=False)
@@ -80,7 +84,11 @@ class Cross(Term):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         x, y = rep(X, head=self.space), rep(Y, head=self.space)
-        return (losses.cross(x, y, context.tau) + losses.cross(y, x, context.tau)) / 2
+        decoupled = self.space == "g" and rep.networks.objective.decoupled
+        return (losses.cross(x, y, context.tau, decoupled) + losses.cross(y, x, context.tau, decoupled)) / 2
+
+    def check(self, method: Method) -> None:
+        _need_negatives(self, method)
 
 
 @dataclass(eq=False)
@@ -127,4 +135,20 @@ class Mixed(Term):
         return {self.mixture: nu * views[X] + (1 - nu) * views[Y]}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        return losses.contrast(rep(self.mixture, head=self.space), context.tau)
+        return _ssl(rep, self.inputs, self.space, context.tau)
+
+
+def _ssl(rep: Representations, names: tuple[str, ...], space: str, tau: float) -> Tensor:
+    """L^SSL on the union of some inputs: the objective of the method in g, NT-Xent in h."""
+    if space == "g":
+        return rep.networks.objective(rep, names, tau)
+    return losses.contrast(torch.cat([rep(name, head=space) for name in names], dim=1), tau)
+
+
+def _need_negatives(term: Negatives | Cross, method: Method) -> None:
+    objective = method.objective
+    if term.space == "g" and not objective.has_negatives:
+        raise UserError(
+            f"{term.kind}:g compares images of X with images of Y as negatives, and the objective {objective.kind} has "
+            f"no negatives. Use {term.kind}:h, which works in NT-Xent, or --objective ntxent or dcl."
+        )

@@ -38,6 +38,13 @@ class Distil(Term):
         now, past = f"{self.space} f(X)", f"{self.space} f*(X)"
         return f"½ [DISTIL({now} → {past}) + DISTIL({past} → {now})]"
 
+    def check(self, method: Method) -> None:
+        if self.space == "g" and not method.objective.contrastive:
+            raise UserError(
+                f"distil:g is contrastive, and the objective of g is {method.objective.kind}. Use distil:h, which "
+                "works in NT-Xent, or predict, which follows the objective."
+            )
+
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         now, past = rep(X, head=self.space), rep(X, head=self.space, encoder="past")
         rows = losses.distil(now, past, context.tau, self.positive)
@@ -49,7 +56,8 @@ class Distil(Term):
 class Predict(Term):
     r"""CaSSLe: L^SSL(X, X; h o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
 
-    One direction, as the paper writes it. The predictor is fresh at task 2 and trained from then on.
+    One direction, as the paper writes it. The predictor is fresh at task 2 and trained from then on. Predictions and
+    targets are compared as the objective of the method does: contrastively, or by its `agree`.
     """
 
     kind: ClassVar[str] = "predict"
@@ -61,8 +69,10 @@ class Predict(Term):
     """Also contrast targets against predictions."""
     keep_other: bool = False
     """Keep the other view of the image in the denominator, as the original code does."""
-    batch_norm: bool = False
-    """BatchNorm in the predictor."""
+    batch_norm: bool | None = None
+    """BatchNorm in the predictor; default: unless the objective is contrastive."""
+    tau: float | None = None
+    """Temperature, if it is not that of the run (the original code: 0.2)."""
 
     @property
     def formula(self) -> str:
@@ -70,15 +80,27 @@ class Predict(Term):
         return f"½ [{forth} + {back}]" if self.symmetric else forth
 
     def attach(self, networks: Networks, seed: int) -> None:
-        config = networks.projector_config
+        batch_norm = not networks.objective.contrastive if self.batch_norm is None else self.batch_norm
         with scoped(seed, "init.predictor"):
-            self.predictor = predictor(config.projector_output, config.projector_hidden, self.batch_norm)
+            self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm)
+
+    def check(self, method: Method) -> None:
+        changed = [name for name in ("symmetric", "keep_other", "tau") if self.options[name]]
+        changed += ["positive"] if self.positive == "other" else []
+        if changed and not method.objective.contrastive:
+            raise UserError(
+                f"predict({changed[0]}=...) belongs to contrastive distillation, and the objective is "
+                f"{method.objective.kind}; leave it out."
+            )
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        prediction, target = rep(X, head=("g", self.predictor)), rep(X, head="past.g", encoder="past")
-        value = losses.distil(prediction, target, context.tau, self.positive, self.keep_other)
+        objective = rep.networks.objective
+        if not objective.contrastive:
+            return objective.agree(rep.raw(X, ("g", self.predictor)), rep.raw(X, "past.g", "past"))
+        prediction, target, tau = rep(X, ("g", self.predictor)), rep(X, "past.g", "past"), self.tau or context.tau
+        value = losses.distil(prediction, target, tau, self.positive, self.keep_other)
         if self.symmetric:
-            value = (value + losses.distil(target, prediction, context.tau, self.positive, self.keep_other)) / 2
+            value = (value + losses.distil(target, prediction, tau, self.positive, self.keep_other)) / 2
         return value
 
 
@@ -103,8 +125,8 @@ class Match(Term):
         return {"embedding" if self.space == "g" else f"embedding_{self.space}": self.space}
 
     def check(self, method: Method) -> None:
-        if self.space == "h" and method.second_space == "fresh":
-            raise UserError("match:h needs --second-space copy: embeddings stored in task 1 are those of g.")
+        if self.space == "h" and not method.copies_g:
+            raise UserError("match:h needs an h that starts as a copy of g: in task 1 the embeddings of g are stored.")
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         assert context.memory is not None and context.slots is not None

@@ -82,7 +82,7 @@ class Elastic(Term):
         with frozen_statistics(networks):
             for rep in context.batches("fisher"):
                 networks.zero_grad(set_to_none=True)
-                losses.contrast(rep(X, head="g"), context.tau).backward()
+                networks.objective(rep, (X,), context.tau).backward()
                 average_gradients(networks.parameters())
                 for into, parameter in zip(total, parameters):
                     assert parameter.grad is not None

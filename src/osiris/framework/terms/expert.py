@@ -76,11 +76,12 @@ class Expert(_Snapshots):
         self.expert = copy.deepcopy(networks.encoder)
         self.projector = copy.deepcopy(networks.heads["g"])
         self.expert_past = Frozen(networks.encoder)
+        networks.expert = (self.expert, self.projector)
         with scoped(seed, "init.adapter.expert"):
             self.adapter = adapter(networks.encoder_config.features)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        plasticity = losses.contrast(rep(X, head=self.projector, encoder=self.expert), context.tau)
+        plasticity = rep.networks.objective(rep, (X,), context.tau, encoder=self.expert, head=self.projector)
         return plasticity + losses.match(rep(X, head=self.adapter), rep(X, head=(), encoder=self.expert_past))
 
     def snapshot(self, context: TaskContext) -> None:

@@ -1,0 +1,8 @@
+"""Self-supervised objectives for the space of g: what `--objective` chooses."""
+
+from osiris.framework.objectives.base import Objective, is_collapsed
+from osiris.framework.objectives.contrastive import Dcl, Ntxent
+from osiris.framework.objectives.decorrelation import Barlow, Vicreg
+from osiris.framework.objectives.predictive import Byol, Simsiam
+
+__all__ = ["Barlow", "Byol", "Dcl", "Ntxent", "Objective", "Simsiam", "Vicreg", "is_collapsed"]

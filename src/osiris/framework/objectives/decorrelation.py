@@ -1,0 +1,59 @@
+"""Objectives that decorrelate the dimensions of raw embeddings: Barlow Twins and VICReg."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from osiris.framework import losses
+from osiris.framework.objectives.base import Batch, Objective
+from osiris.models import mlp
+
+
+@dataclass(eq=False)
+class Barlow(Objective):
+    """Barlow Twins: the cross-correlation of the two views becomes the identity."""
+
+    kind: ClassVar[str] = "barlow"
+    symbol: ClassVar[str] = "BARLOW"
+    off_diagonal: float = 5e-3
+    """Weight of the correlations between different dimensions."""
+    scale: float = 0.1
+    """Factor of the whole loss."""
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, hidden, hidden)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        first, second = batch.raw()
+        return losses.barlow(first, second, self.off_diagonal, self.scale)
+
+    def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
+        views = [losses.barlow(p, z, self.off_diagonal, self.scale) for p, z in zip(prediction, target)]
+        return (views[0] + views[1]) / 2
+
+
+@dataclass(eq=False)
+class Vicreg(Objective):
+    """VICReg: two views agree, every dimension keeps its variance, and dimensions are not correlated."""
+
+    kind: ClassVar[str] = "vicreg"
+    symbol: ClassVar[str] = "VICREG"
+    invariance: float = 25.0
+    variance: float = 25.0
+    covariance: float = 1.0
+    halved: bool = False
+    """Mean instead of sum of the variance part over the two views, as in the original code."""
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, hidden, hidden)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        variance = self.variance / 2 if self.halved else self.variance
+        return losses.vicreg(batch.raw(), self.invariance, variance, self.covariance)
+
+    def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return self.invariance * F.mse_loss(prediction, target)

@@ -1,0 +1,61 @@
+"""Objectives without negatives that predict the embedding of the other view: BYOL and SimSiam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from osiris.framework import losses
+from osiris.framework.objectives.base import Batch, Objective, WithAverage
+from osiris.framework.representations import Networks, normalise
+from osiris.models import mlp
+from osiris.randomness import scoped
+
+
+class _Predictive(Objective):
+    def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return losses.match(normalise(prediction), normalise(target))
+
+
+@dataclass(eq=False)
+class Byol(WithAverage, _Predictive):
+    """BYOL: the prediction from one view matches the moving average's embedding of the other view."""
+
+    kind: ClassVar[str] = "byol"
+    symbol: ClassVar[str] = "BYOL"
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, 2 * hidden, outputs)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        super().attach(networks, seed)
+        width, hidden = networks.width("g"), 2 * networks.projector_config.projector_hidden
+        with scoped(seed, "init.s"):
+            self.predictor = mlp(width, hidden, width)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        prediction, target = batch.normalised(self.predictor), self.targets(batch).normalised()
+        return 2 * losses.match(prediction, target.flip(0))  # the sum of both directions
+
+
+@dataclass(eq=False)
+class Simsiam(_Predictive):
+    """SimSiam: the prediction from one view matches the other view's embedding, which gets no gradient."""
+
+    kind: ClassVar[str] = "simsiam"
+    symbol: ClassVar[str] = "SIMSIAM"
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, hidden, hidden, bias=False, last_norm=True)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        width = networks.width("g")
+        with scoped(seed, "init.s"):
+            self.predictor = mlp(width, width // 4, width, first_bias=False)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        """-cos, mean over both directions."""
+        prediction, target = batch.normalised(self.predictor), batch.normalised().detach()
+        return losses.match(prediction, target.flip(0)) / 2 - 1

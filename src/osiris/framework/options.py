@@ -1,0 +1,87 @@
+"""Parts of a method that are written as NAME(option=value): terms and objectives, from text and from JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from torch import nn
+
+from osiris.errors import UserError, unknown
+
+_WRITTEN = re.compile(r"(?P<name>[^:()\s]+)(:(?P<space>[a-z]+))?(\((?P<options>[^()]*)\))?")
+
+
+@dataclass(eq=False)
+class Configurable(nn.Module):
+    """A module whose options are dataclass fields. `kind` is its name on the command line and in config.json."""
+
+    kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.options}
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Self]]:
+        """Every subclass by name, including those of a user's own modules."""
+        classes = {cls.kind: cls} if vars(cls).get("kind") else {}
+        for subclass in cls.__subclasses__():
+            for name, inner in subclass.kinds().items():
+                assert classes.get(name, inner) is inner, f"two classes are called {name!r}: {classes[name]}, {inner}"
+                classes[name] = inner
+        return classes
+
+
+Part = TypeVar("Part", bound=Configurable)
+
+
+def from_dict(base: type[Part], record: Mapping[str, Any]) -> Part:
+    """The inverse of `to_dict`; values may also be text."""
+    kind, known = record["kind"], base.kinds()
+    if kind not in known:
+        raise unknown(base.__name__.lower(), str(kind), known)
+    names = [field.name for field in fields(known[kind])]
+    options = {option: value for option, value in record.items() if option != "kind"}
+    for option in options:
+        if option not in names:
+            raise unknown(f"option of {kind}", option, names)
+    return known[kind](**{option: convert(known[kind], option, value) for option, value in options.items()})
+
+
+def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:
+    """NAME:SPACE(option=value, ...) as name, space and options."""
+    matched = _WRITTEN.fullmatch(text.strip())
+    if matched is None:
+        raise UserError(f"cannot read the {what} {text!r}; write NAME, NAME:SPACE or NAME(option=value).")
+    pairs = [pair.partition("=") for pair in (matched["options"] or "").split(",") if pair.strip()]
+    return matched["name"], matched["space"], {option.strip(): value.strip() for option, _, value in pairs}
+
+
+def convert(part: Configurable | type[Configurable], option: str, value: Any) -> Any:
+    """An option converted to its declared type, from text or from JSON."""
+    hint = get_type_hints(part if isinstance(part, type) else type(part))[option]
+    choices = get_args(hint)
+    if get_origin(hint) is Literal:
+        if value not in choices:
+            raise unknown(f"value of {part.kind}.{option}", str(value), [str(choice) for choice in choices])
+        return value
+    target = next((choice for choice in choices if choice is not type(None)), hint)
+    if value is None or (isinstance(value, target) and not isinstance(value, str)):
+        return value
+    if target is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise UserError(f"{part.kind}.{option} is true or false, not {value!r}.")
+        return str(value).lower() == "true"
+    try:
+        return target(value)
+    except ValueError:
+        raise UserError(f"{part.kind}.{option} needs a {target.__name__}, not {value!r}.") from None

@@ -1,0 +1,239 @@
+"""Every objective against an independent computation, in the methods that can use it, and its state through a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+import naive
+import naive_objectives
+from osiris.errors import UserError
+from osiris.framework import losses
+from osiris.framework.composition import method_from_dict, method_to_dict, resolve
+from osiris.framework.config import MethodConfig
+from osiris.framework.objectives import Objective
+from osiris.framework.table1 import measure_ticks
+from osiris.framework.tracing import trace
+from osiris.training.checkpoint import digest
+from osiris.training.loop import Run
+from tiny import Situation, situation, tiny_engine, train
+
+OBJECTIVES = ["ntxent", "dcl", "dcl(weighted=true)", "barlow", "vicreg", "vicreg(halved=true)", "byol", "simsiam"]
+PLAIN = [name for name in OBJECTIVES if "(" not in name]
+
+
+def composed(method: str, objective: str, **options):
+    return resolve(MethodConfig(method, objective=objective, **options))
+
+
+def expected(case: Situation, method: str, objective: str) -> dict[str, tuple[float, Tensor]]:
+    model = case.naive()
+    if method == "lump":
+        (mixture,) = case.networks.together
+        model.views = case.model.make(case.views, case.context)
+        return {"current": (1, naive_objectives.Reference(model, objective, (mixture,)).loss(mixture))}
+    together = ("X", "Y") if method.startswith("er") else ("X",)
+    reference = naive_objectives.Reference(model, objective, together)
+    if method == "er++":
+        return {"current": (1, reference.loss("X", "Y"))}
+    parts = {"current": (1.0, reference.loss("X"))}
+    if method == "er":
+        parts["past"] = (1, reference.loss("Y"))
+    if method == "cassle":
+        parts["past"] = (1, reference.cassle())
+    if method == "osiris-d":
+        parts |= {key: part for key, part in naive.osiris(model, ("distil",)).items() if key != "current"}
+    return parts
+
+
+@pytest.mark.parametrize("method", ["ft", "er", "er++", "lump", "cassle", "osiris-d"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) -> None:
+    case = situation(composed(method, objective))
+    compare(case, method, objective)
+
+
+@pytest.mark.parametrize("objective", ["barlow", "byol"])
+def test_with_a_batch_norm_encoder(objective: str) -> None:
+    """One pass for each view, X and Y together, also through the moving average."""
+    compare(situation(composed("er", objective), norm="bn"), "er", objective)
+
+
+def compare(case: Situation, method: str, objective: str) -> None:
+    value, terms = case.values()
+    value.backward()
+    gradients = case.gradients()
+    case.model.zero_grad()
+    parts = expected(case, method, objective)
+    naive.total(parts).backward()
+    wanted = case.gradients()
+    assert set(terms) == set(parts)
+    for name, (_, part) in parts.items():
+        torch.testing.assert_close(terms[name], part, rtol=1e-8, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}")
+
+
+@pytest.mark.parametrize("objective", ["dcl", "byol"])
+def test_decoupled_negatives_and_cross(objective: str) -> None:
+    """er+ and cross:g follow dcl; objectives without negatives are refused."""
+    if objective == "byol":
+        for method, options in (("er+", {}), ("osiris-d/shared-space", {}), ("ft", {"cross": "cross:g"})):
+            with pytest.raises(UserError, match="the objective byol has no negatives"):
+                composed(method, objective, **options)
+        return
+    torch.manual_seed(0)
+    x, y = (torch.nn.functional.normalize(torch.randn(2, n, 5, dtype=torch.float64), dim=-1) for n in (4, 3))
+    rows, columns = x.flatten(0, 1), y.flatten(0, 1)
+    other = [4, 5, 6, 7, 0, 1, 2, 3]
+    added, crossed = [], []
+    for k in range(8):
+        positive = rows[k] @ rows[other[k]] / 0.1
+        mine = [rows[k] @ rows[j] / 0.1 for j in range(8) if j not in (k, other[k])]
+        theirs = [rows[k] @ column / 0.1 for column in columns]
+        added.append(torch.stack(mine + theirs).logsumexp(0) - positive)
+        crossed.append(torch.stack(theirs).logsumexp(0) - positive)
+    torch.testing.assert_close(losses.contrast_with_negatives(x, y, decoupled=True), torch.stack(added).mean())
+    torch.testing.assert_close(losses.cross(x, y, decoupled=True), torch.stack(crossed).mean())
+    case, plain = situation(composed("er+", "dcl")), situation("er+")
+    z = case.represent()
+    wanted = losses.contrast_with_negatives(z("X"), z("Y"), 0.1, decoupled=True)
+    torch.testing.assert_close(case.values()[0], wanted)
+    assert not torch.allclose(case.values()[0], plain.values()[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "objective", "options", "message"),
+    [
+        ("ft", "barlo", {}, "Did you mean 'barlow'"),
+        ("ft", "barlow(scal=1)", {}, "Did you mean 'scale'"),
+        ("osiris-d", "barlow", {"second_space": "copy"}, "another shape than h"),
+        ("ft", "simsiam", {"past": "distil:g"}, "distil:g is contrastive"),
+        ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
+        ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),
+    ],
+)
+def test_compositions_without_a_meaning_are_refused(method: str, objective: str, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        composed(method, objective, **options)
+
+
+def test_an_objective_is_recorded_and_named() -> None:
+    method = composed("osiris-d", "barlow(scale=0.025)")
+    assert method.name == "osiris-d[objective=barlow(scale=0.025)]" and composed("ft", "ntxent").name == "ft"
+    again = method_from_dict(method_to_dict(method))
+    assert again.objective.to_dict() == {"kind": "barlow", "off_diagonal": 5e-3, "scale": 0.025}
+    assert set(PLAIN) <= set(Objective.kinds())
+
+
+@pytest.mark.parametrize("objective", PLAIN)
+def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
+    states = []
+    for method in ("ft", "osiris-d", "cassle", "pocon"):
+        engine, stretch = tiny_engine(composed(method, objective), epochs=1)
+        results = train(engine, stretch[:1])
+        assert all(bool(result.finite) for result in results)
+        f, g = engine.networks.encoder.state_dict(), engine.networks.heads["g"].state_dict()
+        states.append(digest({"f": f, "g": g, "objective": engine.networks.objective.state_dict()}))
+    assert len(set(states)) == 1
+
+
+@pytest.mark.parametrize("method", ["er", "osiris-d", "pocon", "ewc"])
+@pytest.mark.parametrize("objective", PLAIN[1:])
+def test_state_goes_through_save_and_load(objective: str, method: str, tmp_path) -> None:
+    engine, stretch = tiny_engine(composed(method, objective), epochs=1, learning_rate=0.01)
+    train(engine, stretch[:2])
+    torch.save(engine.state(), tmp_path / "state.pt")
+    again, _ = tiny_engine(composed(method, objective), epochs=1, learning_rate=0.01)
+    again.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    for one in (engine, again):
+        train(one, stretch[2:3])
+    assert digest(again.state()) == digest(engine.state())
+
+
+def test_moving_averages_follow_the_cosine_schedule() -> None:
+    """After the k-th step tau = 1 - 0.01 (1 + cos(pi (k - 1) / T)) / 2; it restarts in every task, weights carry on."""
+    engine, stretch = tiny_engine(composed("ft", "byol"), epochs=1)
+    average = engine.networks.objective.get_submodule("average_encoder.network").get_parameter("conv1.weight")
+    live = engine.networks.encoder.get_parameter("conv1.weight")
+    assert torch.equal(average, live) and not average.requires_grad
+    wanted = live.detach().clone()
+    for phase in stretch[:2]:
+        engine.model.begin_task(engine.task_context(phase, 0))
+        for step in range(phase.steps):
+            engine.step(phase, step)
+            engine.model.after_step(engine.task_context(phase, step + 1))
+            tau = 1 - 0.01 * (1 + torch.cos(torch.tensor(torch.pi * step / phase.steps))) / 2
+            wanted = tau * wanted + (1 - tau) * live.detach()
+            torch.testing.assert_close(average, wanted)
+        engine.model.end_task(engine.task_context(phase, phase.steps))
+
+
+def test_the_moving_average_follows_the_expert_of_pocon() -> None:
+    engine, stretch = tiny_engine(composed("pocon(interval=100)", "byol(rate=0)"), epochs=1)
+    train(engine, stretch[:1])
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.step(stretch[1], 0)
+    engine.model.after_step(engine.task_context(stretch[1], 1))
+    expert = engine.model.terms["current"].get_submodule("expert").get_parameter("conv1.weight")
+    average = engine.networks.objective.get_submodule("average_encoder.network").get_parameter("conv1.weight")
+    assert torch.equal(average, expert) and not torch.equal(
+        expert, engine.networks.encoder.get_parameter("conv1.weight")
+    )
+
+
+def test_targets_get_no_gradient_and_predictors_do() -> None:
+    case = situation(composed("ft", "byol"))
+    case.values()[0].backward()
+    objective = case.networks.objective
+    assert all(parameter.grad is None for parameter in objective.get_submodule("average_head").parameters())
+    assert all(parameter.grad is not None for parameter in objective.get_submodule("predictor").parameters())
+
+
+def test_the_spread_shows_a_collapse() -> None:
+    case = situation("ft")
+    z = torch.nn.functional.normalize(torch.randn(2, 500, 64, generator=torch.Generator().manual_seed(0)), dim=-1)
+    case.networks.objective.watch(z)
+    assert case.networks.objective.spread is not None
+    assert float(case.networks.objective.spread) == pytest.approx(1, abs=0.02)
+    case.networks.objective.watch(z[:, :1].expand(2, 500, 64))  # one point for each view
+    assert float(case.networks.objective.spread) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_collapse_is_named_once_in_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+    spreads = [0.5, 0.001, 0.001, None]
+    run = SimpleNamespace(
+        meter=SimpleNamespace(read=lambda phase, step: {"spread": spreads.pop(0)}, bad_steps=0),
+        position=SimpleNamespace(step=30),
+        directory=SimpleNamespace(owner=True),
+        engine=SimpleNamespace(optimiser=SimpleNamespace(param_groups=[{"lr": 1}]), memory=SimpleNamespace(filled=0)),
+        collapsed_in=None,
+        _emit=lambda record: None,
+    )
+    for said in (False, True, False, False):
+        Run._log(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
+        assert ("have collapsed" in capsys.readouterr().err) == said
+
+
+def test_micro_batches_give_the_same_gradients() -> None:
+    """Heads with BatchNorm see the whole batch; only the encoder runs in pieces."""
+    case = situation(composed("er", "byol"))
+    case.values()[0].backward()
+    wanted = case.gradients()
+    case.model.zero_grad()
+    case.values(micro_batch=3)[0].backward()
+    for name, gradient in case.gradients().items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("objective", PLAIN)
+def test_the_space_of_g_stays_isolated(objective: str) -> None:
+    """With any objective g of osiris-d learns from X alone: BatchNorm in g does not see the memory."""
+    assert measure_ticks(composed("osiris-d", objective)) == (True, True, True)
+    traced = trace(composed("osiris-d", objective))
+    symbol = Objective.kinds()[objective].symbol
+    assert traced[0].formula == f"{symbol}_g(X)" and traced[0].learns_from == ("X",)
+    assert set(traced[0].reaches) == {"f", "g"} | ({"s"} if objective in ("byol", "simsiam") else set())

@@ -1,0 +1,153 @@
+"""Independent references for the objectives, in float64 and loops over images and dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+import naive
+from osiris.models.normalisation import BatchNorm
+
+Views = list[Tensor]
+"""Raw embeddings [N, d] of the two views."""
+
+
+def through(head: nn.Module, rows: Tensor) -> Tensor:
+    """A head layer by layer, BatchNorm written out: biased variance of the batch, or running statistics if frozen."""
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            rows = rows @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+        elif isinstance(layer, nn.ReLU):
+            rows = rows.clamp(min=0)
+        elif isinstance(layer, BatchNorm):
+            mean, variance = rows.mean(0), ((rows - rows.mean(0)) ** 2).mean(0)
+            if not layer.training:
+                assert layer.running_mean is not None and layer.running_var is not None
+                mean, variance = layer.running_mean, layer.running_var
+            rows = (rows - mean) / (variance + 1e-5).sqrt()
+            rows = rows * layer.weight + layer.bias if layer.affine else rows
+    return rows
+
+
+def embed(model: naive.Model, names: Sequence[str], heads: Sequence[nn.Module], encoder=None) -> dict[str, Views]:
+    """Raw embeddings of inputs that share each call of a head, view by view."""
+    sizes = [model.views[name].shape[1] for name in names]
+    views: dict[str, Views] = {name: [] for name in names}
+    for view in range(2):
+        rows = torch.cat([torch.stack(model.features(name, encoder, tuple(names))[view]) for name in names])
+        for head in heads:
+            rows = through(head, rows)
+        for name, part in zip(names, rows.split(sizes)):
+            views[name].append(part)
+    return views
+
+
+def union(*parts: Views) -> Views:
+    return [torch.cat([part[view] for part in parts]) for view in range(2)]
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (naive.unit(a) * naive.unit(b)).sum()
+
+
+def mean(values: Sequence[Tensor]) -> Tensor:
+    return sum(values[1:], values[0]) / len(values)
+
+
+def units(z: Views) -> list[list[Tensor]]:
+    return [[naive.unit(row) for row in view] for view in z]
+
+
+def dcl(z: Views, tau: float = 0.1, weighted: bool = False) -> Tensor:
+    u, count = units(z), len(z[0])
+    similar = torch.stack([(u[0][i] * u[1][i]).sum() for i in range(count)])
+    weights = 2 - count * (similar / 0.5).softmax(0) if weighted else torch.ones(count)
+    losses = []
+    for view in range(2):
+        for i in range(count):
+            others = [(u[view][i] * u[v][j]).sum() / tau for v in range(2) for j in range(count) if j != i]
+            losses.append(-weights[i] * similar[i] / tau + torch.stack(others).logsumexp(0))
+    return mean(losses)
+
+
+def barlow(a: Tensor, b: Tensor, off: float = 5e-3, scale: float = 0.1) -> Tensor:
+    count, width = a.shape
+    total = a.new_zeros(())
+    for i in range(width):
+        for j in range(width):
+            one, two = a[:, i] - a[:, i].mean(), b[:, j] - b[:, j].mean()
+            deviations = ((one**2).mean() + 1e-5).sqrt() * ((two**2).mean() + 1e-5).sqrt()
+            correlation = (one * two).sum() / count / deviations
+            total = total + ((correlation - 1) ** 2 if i == j else off * correlation**2)
+    return scale * total
+
+
+def vicreg(z: Views, halved: bool = False) -> Tensor:
+    count, width = z[0].shape
+    value = 25 * ((z[0] - z[1]) ** 2).sum() / (count * width)
+    for view in z:
+        centred = view - view.mean(0)
+        for i in range(width):
+            deviation = ((centred[:, i] ** 2).sum() / (count - 1) + 1e-4).sqrt()
+            if deviation < 1:
+                value = value + 25 * (1 - deviation) / width / (2 if halved else 1)
+            for j in range(width):
+                if i != j:
+                    value = value + ((centred[:, i] * centred[:, j]).sum() / (count - 1)) ** 2 / width
+    return value
+
+
+def byol(predictions: Views, targets: Views) -> Tensor:
+    """A sum of two directions."""
+    parts = [
+        mean([2 - 2 * cosine(p, t.detach()) for p, t in zip(predictions[view], targets[1 - view])]) for view in range(2)
+    ]
+    return parts[0] + parts[1]
+
+
+def simsiam(predictions: Views, z: Views) -> Tensor:
+    parts = [mean([cosine(p, t.detach()) for p, t in zip(predictions[view], z[1 - view])]) for view in range(2)]
+    return -(parts[0] + parts[1]) / 2
+
+
+class Reference:
+    """The objective of a model, on inputs that share a batch."""
+
+    def __init__(self, model: naive.Model, kind: str, together: tuple[str, ...]) -> None:
+        self.model, self.kind, self.together = model, kind, together
+        self.g, self.state = model.head("g"), dict(model.networks.get_submodule("objective").named_children())
+
+    def loss(self, *names: str) -> Tensor:
+        """L^SSL on the union of `names`."""
+
+        def of(heads: Sequence[nn.Module], encoder: nn.Module | None = None) -> Views:
+            views = embed(self.model, self.together, heads, encoder)
+            return union(*(views[name] for name in names))
+
+        z = of([self.g])
+        if self.kind in ("ntxent", "dcl", "dcl(weighted=true)"):
+            return naive.contrast(units(z)) if self.kind == "ntxent" else dcl(z, weighted="weighted" in self.kind)
+        if self.kind == "barlow":
+            return barlow(z[0], z[1])
+        if self.kind.startswith("vicreg"):
+            return vicreg(z, halved="halved" in self.kind)
+        prediction = of([self.g, self.state["predictor"]])
+        if self.kind == "simsiam":
+            return simsiam(prediction, z)
+        return byol(prediction, of([self.state["average_head"]], self.state["average_encoder"]))
+
+    def cassle(self) -> Tensor:
+        """The past term: predictions p(z) of X against g*(f*(X))."""
+        predictor = self.model.term("past").predictor
+        prediction = embed(self.model, self.together, [self.g, predictor])["X"]
+        target = embed(self.model, ("X",), [self.model.past("g")], self.model.past("encoder"))["X"]
+        target = [view.detach() for view in target]
+        if self.kind.startswith(("ntxent", "dcl")):
+            return naive.distil(units(prediction), units(target))
+        if self.kind == "barlow":
+            return mean([barlow(p, t) for p, t in zip(prediction, target)])
+        if self.kind.startswith("vicreg"):
+            return 25 * mean([((p - t) ** 2).mean() for p, t in zip(prediction, target)])
+        return mean([2 - 2 * cosine(p, t) for view in range(2) for p, t in zip(prediction[view], target[view])])
