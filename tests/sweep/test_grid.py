@@ -125,3 +125,11 @@ def test_the_cost_of_the_papers_ft_by_hand(own_cache):
     tiny = plan.sizes_of(GridRun("ft", "structured-tiny-imagenet", 0, "paper").config)
     assert tiny is not None and tiny.train_per_task == [10_000] * 10 and tiny.side == 64
     assert plan.sizes_of(GridRun("ft", "folder:photos", 0, "fast").config) is None
+
+
+def test_the_grid_of_the_published_results_can_start():
+    grids = read_grids(Path(__file__).parents[2] / "docs" / "results" / "evidence.toml")
+    for grid in grids:
+        grid.check()
+    runs = [run for grid in grids for run in grid.runs()]
+    assert len(runs) == len({run.name for run in runs}) == 3 * (26 + 7 + 6 + 6 + 5 + 6 + 1 + 8)
