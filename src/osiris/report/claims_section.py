@@ -8,6 +8,7 @@ from osiris.claims.claims import CLAIMS, Judged, judge, tally
 from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence, RunNumbers, from_paper, from_runs
 from osiris.claims.judges import Outcome
 from osiris.data.names import DATASETS, parse_name
+from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.report import curves
 from osiris.report.figures.representation import by_environment, tasks_of
@@ -65,12 +66,19 @@ def scale_of(study: Study) -> str:
     if epochs is not None and epochs != paper.learning.epochs:
         differences.append(f"{epochs} epochs per task (the paper's: {paper.learning.epochs})")
     if config.get("data.train_per_class"):
-        name = parse_name(study.benchmark)
-        complete = f" of {DATASETS[name.place].train_per_class}" if name.kind == "known" else ""
-        differences.append(f"{config['data.train_per_class']}{complete} training images per class")
+        differences.append(f"{config['data.train_per_class']}{_complete(study.benchmark)} training images per class")
     if not config:
         return "the scale of these runs is not known, because config.json is missing."
     return f"{', '.join(differences)}." if differences else "at the scale of the paper."
+
+
+def _complete(benchmark: str) -> str:
+    """How many training images per class there are; empty for data that is not known by name."""
+    try:
+        name = parse_name(benchmark)
+    except UserError:
+        return ""
+    return f" of {DATASETS[name.place].train_per_class}" if name.kind == "known" else ""
 
 
 def _presets(study: Study) -> set[str]:
