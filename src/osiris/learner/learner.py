@@ -9,54 +9,27 @@ The state is a run directory. It holds the images of the memory, and never needs
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.benchmarks import episode_from
 from osiris.errors import UserError
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
+from osiris.learner.episode import extension, memory_of
 from osiris.training import checkpoint
 from osiris.training.config import Config, with_options
 from osiris.training.loop import Extension, train
 from osiris.training.presets import preset
 from osiris.training.run_directory import RunDirectory, read_config
-from osiris.training.schedule import Phase, steps_per_epoch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from osiris.data.images import Images
-
-
 EMBED_BATCH = 512
-
-
-@dataclass(frozen=True)
-class LaterImages:
-    """The images of a new episode, numbered on from those of earlier ones, which are gone."""
-
-    images: Images
-    before: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.images.shape
-
-    def __len__(self) -> int:
-        return self.before + len(self.images)
-
-    def take(self, indices: Tensor) -> Tensor:
-        return self.images.take(indices - self.before)
-
-    def prefetch(self, indices: Tensor) -> None:
-        self.images.prefetch(indices - self.before)
 
 
 class Status(TypedDict):
@@ -183,7 +156,7 @@ class Learner:
 
     def status(self) -> Status:
         state = self._state()
-        memory, contents, done = _memory(state), state["data"], state["position"]["task"]
+        memory, contents, done = memory_of(state), state["data"], state["position"]["task"]
         files = [path for path in self.path.rglob("*") if path.is_file()]
         return Status(
             episodes=[(content["name"], content["train"]) for content in contents],
@@ -199,7 +172,7 @@ class Learner:
         another image. The weights keep what they have learned."""
         with RunDirectory(self.path):
             state = self._state()
-            memory = _memory(state)
+            memory = memory_of(state)
             pixels, filled = memory["images"], memory["filled"]
             wanted = episode_from(list(images), "forget", pixels.shape[-1]).train.images
             found = torch.zeros(filled, dtype=torch.bool)
@@ -238,59 +211,3 @@ class Learner:
     def set_params(self, **parameters: Any) -> Learner:
         self.__init__(**(self.get_params() | parameters))
         return self
-
-
-def _memory(state: dict[str, Any]) -> dict[str, Any]:
-    model = state["engine"]["model"]
-    task = model["memory.task"]
-    return {"images": model["memory.images"], "task": task, "filled": int((task >= 0).sum())}
-
-
-def extension(state: dict[str, Any] | None, config: Config, images: Any, name: str | None) -> Extension:
-    """The next episode after a state, as a benchmark with one more task, and the phases of all of them."""
-    past: list[TaskContent] = [] if state is None else list(state["data"])
-    done = 0 if state is None else int(state["position"]["task"])
-    size = config.data.image_size if state is None else int(_memory(state)["images"].shape[-1])
-    if name is None:
-        name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
-    episode = episode_from(images, name, size)
-    if episode.task_count != 1:
-        raise UserError(f"{name} has {episode.task_count} episodes; observe them one after the other.")
-    content = episode.contents[0]
-    if done < len(past):
-        interrupted = past[done]
-        if done + 1 < len(past) or content["order"] != interrupted["order"]:
-            raise UserError(
-                f"task {done + 1} ({interrupted['name']}) is not finished: give its images again, unchanged, to finish "
-                "it first (a run of osiris train: use osiris train --resume)."
-            )
-        content = interrupted
-    contents = [*past[:done], content]
-    before, count = sum(one["train"] for one in past[:done]), len(episode.train)
-    learning = config.learning
-    task = torch.cat([torch.full((before,), -1), torch.full((count,), done)])
-    benchmark = Benchmark(
-        name=config.data.benchmark,
-        train=Split(LaterImages(episode.train.images, before), task),
-        bank=Split(episode.train.images, task[before:]),
-        test=None,
-        class_names=(),
-        tasks=((),) * (done + 1),
-        mean=episode.mean if state is None else tuple(state["normalisation"][0]),
-        std=episode.std if state is None else tuple(state["normalisation"][1]),
-        checksum=hashlib.sha256(repr(contents).encode()).hexdigest(),
-        notices=episode.notices,
-        task_names=tuple(one["name"] for one in contents),
-        contents=tuple(contents),
-    )
-    sizes = [one["train"] for one in past[:done]] + [count]
-    plan = [
-        Phase(
-            number,
-            benchmark.training_indices(number),
-            learning.epochs * steps_per_epoch(images_of_task, learning.batch_size),
-            min(learning.batch_size, images_of_task),
-        )
-        for number, images_of_task in enumerate(sizes)
-    ]
-    return benchmark, plan
