@@ -7,10 +7,11 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from osiris.evaluation.health import fixed_subset
-from osiris.evaluation.knn import nearest, similarity_chunks
+from osiris.evaluation.knn import full_precision, nearest, similarity_chunks
 
 HISTOGRAM_BINS = 200
 HISTOGRAM_IMAGES = 5000
+HISTOGRAM_ROWS = 250
 PROJECTED_IMAGES = 1000
 NEIGHBOUR_IMAGES = 50
 NEIGHBOURS = 5
@@ -34,13 +35,17 @@ def similarity_histogram(features: Tensor, label: Tensor) -> Tensor:
     chosen = fixed_subset(len(features), HISTOGRAM_IMAGES)
     unit = functional.normalize(features[chosen.to(features.device)].float(), dim=1)
     label = label[chosen].to(unit.device)
-    position = torch.arange(len(unit), device=unit.device)
     counts = torch.zeros(2 * HISTOGRAM_BINS, dtype=torch.int64)
-    for rows, similarity in similarity_chunks(unit, unit):
-        place = ((similarity + 1) * (HISTOGRAM_BINS / 2)).long().clamp_(0, HISTOGRAM_BINS - 1)
-        place += HISTOGRAM_BINS * (label[rows, None] != label)
-        once = position[rows, None] < position
-        counts += torch.bincount(place[once], minlength=2 * HISTOGRAM_BINS).cpu()
+    for start in range(0, len(unit), HISTOGRAM_ROWS):
+        rows = unit[start : start + HISTOGRAM_ROWS]
+        with full_precision(), torch.autocast(unit.device.type, enabled=False):
+            similarity = rows @ unit[start:].T
+        place = similarity.add_(1).mul_(HISTOGRAM_BINS / 2).clamp_(0, HISTOGRAM_BINS - 1).int()
+        place.add_(label[start : start + len(rows), None] != label[start:], alpha=HISTOGRAM_BINS)
+        triangle, rest = place.split([len(rows), place.shape[1] - len(rows)], dim=1)
+        once = torch.ones_like(triangle, dtype=torch.bool).triu(diagonal=1)
+        for pairs in (triangle[once], rest.flatten()):
+            counts += torch.bincount(pairs, minlength=2 * HISTOGRAM_BINS).cpu()
     return counts.view(2, HISTOGRAM_BINS)
 
 
