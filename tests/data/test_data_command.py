@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from osiris.cli import main
+from osiris.data.benchmarks import episode_from, is_at_hand, load_benchmark
+from osiris.data.cache import VERSION
+from osiris.data.config import BenchmarkConfig
 from pictures import write_pictures
 
 
@@ -51,6 +55,49 @@ def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Did you mean 'split-cifar100-5'?" in capsys.readouterr().err
     assert main(["data", f"folder:{tmp_path / 'nowhere'}"]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_clean_removes_what_is_not_needed_any_more(
+    photos: Path, tmp_path: Path, cache_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def entries() -> set[str]:
+        return {path.name for path in cache_directory.iterdir() if path.is_dir()}
+
+    def load(folder: Path) -> str:
+        location = load_benchmark(BenchmarkConfig(f"folder:{folder}")).location
+        assert location is not None
+        return location.name
+
+    removed = tmp_path / "removed"
+    write_pictures(removed / "a", 3, 5)
+    stale = {load(removed): "does not exist any more", load(photos): "has changed since"}
+    write_pictures(photos / "three" / "cat", 5, 9)
+    needed = load(photos)
+    episode = episode_from(photos, "week 1").location
+    old = episode_from(photos, "week 2").location
+    assert episode is not None and old is not None
+    text = (old / "manifest.json").read_text()
+    (old / "manifest.json").write_text(text.replace(f'"version": {VERSION}', '"version": 0'))
+    stale |= {episode.name: "made for one call of observe", old.name: "written by another version"}
+    shutil.rmtree(removed)
+    assert entries() == {needed, *stale}
+    assert main(["data", "--clean"]) == 0
+    output = capsys.readouterr().out
+    for name, reason in stale.items():
+        assert any(name in line and reason in line for line in output.splitlines()), (name, output)
+    assert entries() == {needed} and "4 entries" in output
+    assert load(photos) == needed
+    assert main(["data"]) == 2 and "name a benchmark" in capsys.readouterr().err
+
+
+def test_a_received_config_does_not_get_a_folder_decoded(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports load the images of a run only where `is_at_hand` says so."""
+    config = BenchmarkConfig(f"folder:{photos}")
+    with monkeypatch.context() as patch:
+        patch.setattr("osiris.data.dataset.decode_table", lambda *_: pytest.fail("images were decoded"))
+        assert not is_at_hand(config) and not is_at_hand(BenchmarkConfig(f"arrays:{photos / 'private.txt'}"))
+    load_benchmark(config)
+    assert is_at_hand(config) and is_at_hand(BenchmarkConfig("tinyworld"))
 
 
 def test_contact_sheets(photos: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from osiris.errors import UserError
     [
         ("tinyworld", "known", "tinyworld", 10),
         ("split-tinyworld-4", "known", "tinyworld", 4),
-        ("split-cifar100-7", "known", "cifar100", 7),
+        ("split-cifar100-25", "known", "cifar100", 25),
         ("folder:photos-5", "folder", "photos-5", None),
         ("split-folder:photos-5-3", "folder", "photos-5", 3),
         ("arrays:a.npz", "arrays", "a.npz", None),
@@ -34,8 +34,9 @@ def test_parts_of_a_name(name: str, kind: str, place: str, task_count: int | Non
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("split-cifar100-0", "cannot be divided into 0 tasks. Choose 1 to 100 tasks"),
-        ("split-cifar100-101", "cannot be divided into 101 tasks"),
+        ("split-cifar100-0", "cannot be divided into 0 tasks"),
+        ("split-cifar100-7", "of the same size. Choose one of these numbers of tasks: 1, 2, 4, 5, 10, 20, 25, 50, 100"),
+        ("split-tinyworld-80", "the 40 classes of tinyworld cannot be divided into 80 tasks"),
         ("splt-cifar100-5", "Did you mean 'split-cifar100-5'"),
         ("folder:", "unknown benchmark 'folder:'"),
         ("split-nothing-3", "unknown benchmark"),

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from osiris.data.config import BenchmarkConfig
+from osiris.errors import UserError
+
 if TYPE_CHECKING:
-    from osiris.data.benchmark import Benchmark, Split
-    from osiris.data.config import BenchmarkConfig
+    from osiris.data.benchmark import Benchmark
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(BenchmarkConfig):
     """Download a benchmark's data, decode it into the cache and show its tasks.
 
     On a cluster, run this where there is a network; training on nodes without one then finds the data in the cache.
@@ -23,32 +25,20 @@ class Args:
         osiris data split-cifar100-20 --verify
         osiris data structured-tiny-imagenet --data-dir ~/downloads/tiny-imagenet
         osiris data folder:photos --show --out sheets
+        osiris data --clean
     """
 
-    name: Positional[str]
+    benchmark: Positional[str] = ""
     """A benchmark (see `osiris list benchmarks`), `split-DATASET-N`, `folder:PATH`, `dataset:NAME`, `arrays:FILE`."""
-    data_dir: Path | None = None
-    """Local copy of the hub's files. Default: the environment variable OSIRIS_DATA, then the hub."""
     verify: bool = False
     """Read every cached image and compare it with its check value. Damaged data is decoded again."""
     show: bool = False
     """Write a contact sheet of each task: a row of images for every class."""
     out: Path = Path("contact-sheets")
     """Where the contact sheets go."""
-    class_order: str | None = None
-    """`seed:N` for a random class order, or a JSON file with a list of class names."""
-    shuffle_tasks: int | None = None
-    """Shuffle the order of the tasks with this seed."""
-    image_size: int | None = None
-    """Side of the square images in pixels (default: the data's own)."""
-    image_column: str | None = None
-    """For `dataset:`: the column with the images."""
-    label_column: str | None = None
-    """For `dataset:`: the column with the classes."""
-    episode_column: str | None = None
-    """For `dataset:`: the column with the episodes, such as a date or a place."""
-    strict: bool = False
-    """Stop at the first image that cannot be decoded instead of skipping and listing it."""
+    clean: bool = False
+    """List and remove the cache entries that are no longer needed: of observed folders, of folders that were changed
+    or removed, of other versions of osiris."""
 
 
 COLUMNS = 12
@@ -59,33 +49,27 @@ UNLABELLED_ROWS = 6
 def run(args: Args) -> int:
     from osiris.console import console, notice, printable
     from osiris.data.benchmarks import load_benchmark
-    from osiris.data.config import BenchmarkConfig as Config
+    from osiris.data.cache import bytes_on_disk
 
-    config = Config(
-        benchmark=args.name,
-        data_dir=args.data_dir,
-        class_order=args.class_order,
-        shuffle_tasks=args.shuffle_tasks,
-        image_size=args.image_size,
-        image_column=args.image_column,
-        label_column=args.label_column,
-        episode_column=args.episode_column,
-        strict=args.strict,
-    )
-    benchmark = load_benchmark(config)
+    if args.clean:
+        _clean()
+    if not args.benchmark:
+        if args.clean:
+            return 0
+        raise UserError("name a benchmark, such as split-cifar100-20 (see `osiris list benchmarks`), or use --clean.")
+    benchmark = load_benchmark(args)
     if args.verify:
-        benchmark = _verify(benchmark, config)
+        benchmark = _verify(benchmark, args)
     for text in benchmark.notices:
         notice(text)
     console.print(_table(benchmark))
-    place, size = benchmark.location, 0
-    if place is not None:
-        size = sum(path.stat().st_size for path in place.iterdir())
-    _, height, width = benchmark.train.images.shape
+    place, (_, height, width) = benchmark.location, benchmark.train.images.shape
+    test = "no" if benchmark.test is None else f"{len(benchmark.test):,}"
+    cache = f"{place} ({bytes_on_disk(place) >> 20:,} MB)" if place else "none: the images are in memory"
     for line in (
-        f"images    {width}x{height}, {len(benchmark.train):,} train, {_count(benchmark.test)} test",
+        f"images    {width}x{height}, {len(benchmark.train):,} train, {test} test",
         f"classes   {benchmark.class_count or 'none: without labels accuracy cannot be computed'}",
-        f"cache     {place or 'none: the images are in memory'} ({size / 2**20:,.0f} MB)",
+        f"cache     {cache}",
         f"checksum  {benchmark.checksum}{' (verified)' if args.verify else ''}",
     ):
         console.print(printable(line), soft_wrap=True, markup=False)
@@ -93,6 +77,23 @@ def run(args: Args) -> int:
         for path in write_contact_sheets(benchmark, args.out):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
     return 0
+
+
+def _clean() -> None:
+    import shutil
+
+    from osiris.console import console, printable
+    from osiris.data.cache import bytes_on_disk, stale_entries
+    from osiris.files import cache_directory
+
+    entries = {directory: (bytes_on_disk(directory), reason) for directory, reason in stale_entries().items()}
+    for directory, (size, reason) in entries.items():
+        shutil.rmtree(directory)
+        console.print(
+            printable(f"removed {directory.name} ({size >> 20:,} MB): {reason}"), soft_wrap=True, markup=False
+        )
+    total = sum(size for size, _ in entries.values()) >> 20
+    console.print(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}", soft_wrap=True)
 
 
 def _verify(benchmark: Benchmark, config: BenchmarkConfig) -> Benchmark:
@@ -106,10 +107,6 @@ def _verify(benchmark: Benchmark, config: BenchmarkConfig) -> Benchmark:
         return benchmark
     shutil.rmtree(benchmark.location)
     return load_benchmark(config)
-
-
-def _count(split: Split | None) -> str:
-    return "no" if split is None else f"{len(split):,}"
 
 
 def _table(benchmark: Benchmark):

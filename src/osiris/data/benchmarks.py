@@ -140,7 +140,7 @@ def episode_from(images: Any, name: str, image_size: int | None = None, strict: 
         return labelled.read_table().as_one_episode(name)
 
     fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
-    source = replace(labelled, read_table=read_table, fingerprint=fingerprint)
+    source = replace(labelled, read_table=read_table, fingerprint=fingerprint, episode=True)
     config = BenchmarkConfig(name, image_size=image_size, strict=strict)
     benchmark = tasks.by_episode(name, load_dataset(source, config), config)
     return replace(benchmark, notices=(*notices, *benchmark.notices))
@@ -215,6 +215,8 @@ def describe_benchmarks() -> list[BenchmarkDescription]:
 
 
 def _describe(name: BenchmarkName, known: KnownDataset) -> BenchmarkDescription:
+    from osiris.data.cache import bytes_on_disk
+
     train, test = known.class_count * known.train_per_class, known.class_count * known.test_per_class
     entry, present = (None, "rendered by code") if not known.repository else presence(name, BenchmarkConfig())
     if entry is not None:
@@ -230,7 +232,7 @@ def _describe(name: BenchmarkName, known: KnownDataset) -> BenchmarkDescription:
         image_size=known.size,
         train_images=train,
         test_images=test,
-        bytes=None if entry is None else entry.bytes_on_disk,
+        bytes=None if entry is None or entry.directory is None else bytes_on_disk(entry.directory),
         present=present,
     )
 
@@ -250,8 +252,9 @@ def presence(name: BenchmarkName, config: BenchmarkConfig) -> tuple[Entry | None
 
 
 def is_at_hand(config: BenchmarkConfig) -> bool:
-    """Whether loading needs neither a download nor the decoding of a large data set."""
+    """Whether loading needs no download and decodes nothing. A received config may name any path of this machine, so
+    images are read only if they are in the cache already. Arrays need no decoding."""
     name = parse_name(config.benchmark)
-    if name.kind in ("folder", "arrays") or name.place == "tinyworld":
-        return True
-    return name.kind == "known" and presence(name, config)[0] is not None
+    if name.kind == "arrays":
+        return Path(name.place).suffix in (".npy", ".npz")
+    return name.place == "tinyworld" or (name.kind != "dataset" and presence(name, config)[0] is not None)

@@ -12,6 +12,7 @@ import hashlib
 import re
 import shutil
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from osiris.console import notice, warn
 from osiris.errors import UserError
 from osiris.files import cache_directory, read_json, write_json
 
-VERSION = 2
+VERSION = 3
 """Part of every key; raise it when the layout or the decoding changes."""
 SAMPLE = 64
 """Images whose check value is compared each time an entry is opened."""
@@ -47,6 +48,10 @@ class Manifest(TypedDict):
     content: dict[str, str]
     """Split -> sha256 of its pixels, labels and episodes."""
     rows_sha256: str
+    origin: str
+    """Path of the user's own data; empty for published data."""
+    episode: bool
+    """Made for one call of `observe` or `embed`: not used again."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,14 @@ class Entry:
         """Identifies the decoded images, labels and episodes, wherever they came from."""
         return hashlib.sha256(repr(sorted(self.manifest["content"].items())).encode()).hexdigest()
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory else 0
-
     def damaged_images(self, indices: np.ndarray) -> list[int]:
         if self.images is None:
             return []
         return [int(index) for index in indices if zlib.crc32(self.images[index].data) != self.rows["check"][index]]
+
+
+def bytes_on_disk(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
 
 
 def entry_key(name: str, *fingerprint: str) -> str:
@@ -90,9 +95,7 @@ def open_entry(key: str, verify: bool = False) -> Entry | None:
     directory = cache_directory() / key
     try:
         manifest: Manifest = read_json(directory / "manifest.json")
-        if manifest["version"] != VERSION:
-            return None
-        return _open(directory, manifest, verify)
+        return _open(directory, manifest, verify) if manifest["version"] == VERSION else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
@@ -118,6 +121,39 @@ def _open(directory: Path, manifest: Manifest, verify: bool) -> Entry:
     if damaged:
         raise ValueError(f"image {damaged[0]} in images.bin has changed")
     return entry
+
+
+def stale_entries() -> dict[Path, str]:
+    """Directories of the cache that will not be used again, and why."""
+    reasons: dict[Path, str] = {}
+    newer: set[tuple[str, int]] = set()
+    root, pattern = cache_directory(), "*-" + "[0-9a-f]" * 16
+    for directory in sorted(root.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True):
+        manifest = _manifest(directory)
+        if manifest is None:
+            reasons[directory] = "damaged, or written by another version of osiris"
+            continue
+        origin, size = manifest["origin"], manifest["size"]
+        if manifest["episode"]:
+            reasons[directory] = "made for one call of observe or embed"
+        elif origin and not Path(origin).exists():
+            reasons[directory] = f"{origin} does not exist any more"
+        elif (origin, size) in newer:
+            reasons[directory] = f"{origin} has changed since"
+        elif origin:
+            newer.add((origin, size))
+    yesterday = time.time() - 86400
+    leftovers = [path for path in root.glob(".building-*") if path.stat().st_mtime < yesterday]
+    return reasons | dict.fromkeys(leftovers, "left behind by an interrupted process")
+
+
+def _manifest(directory: Path) -> Manifest | None:
+    """That of a complete entry of this version."""
+    try:
+        manifest: Manifest = read_json(directory / "manifest.json")
+        return manifest if manifest["version"] == VERSION else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class CacheUnavailable(Exception):

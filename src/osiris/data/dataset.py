@@ -100,7 +100,7 @@ def _key(source: Source, config: BenchmarkConfig, limit: int) -> str:
 
 def _open(source: Source, read_table: Callable[[], Table], config: BenchmarkConfig, limit: int) -> Entry:
     def build(directory: Path | None) -> Entry:
-        return decode_table(read_table(), source.known, config, limit, directory)
+        return decode_table(source, read_table(), config, limit, directory)
 
     if source.fingerprint is None:
         return build(None)

@@ -17,8 +17,7 @@ from osiris.console import printable, progress
 from osiris.data.cache import VERSION, Entry, Manifest
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import UndecodableImage, decode_all, image_dimensions
-from osiris.data.names import KnownDataset
-from osiris.data.table import Table
+from osiris.data.table import Source, Table
 from osiris.errors import UserError
 from osiris.files import write_text
 
@@ -26,13 +25,11 @@ LARGEST_DEFAULT = 224
 SIZE_SAMPLE = 200
 
 
-def decode_table(
-    table: Table, known: KnownDataset | None, config: BenchmarkConfig, limit: int, directory: Path | None
-) -> Entry:
+def decode_table(source: Source, table: Table, config: BenchmarkConfig, limit: int, directory: Path | None) -> Entry:
     """Decode every row once, into `directory` or into memory. What is too large to keep is only checked."""
-    size, notices = _choose_size(table, config.image_size or (known.size if known else None))
+    size, notices = _choose_size(table, config.image_size or (source.known.size if source.known else None))
     shape = (len(table), 3, size, size)
-    lazy = math.prod(shape) > limit and known is None
+    lazy = math.prod(shape) > limit and source.known is None
     images = None
     if lazy:
         notices.append(f"{math.prod(shape) >> 20:,} MB when decoded: decoded on the fly (see --decode-limit-mb).")
@@ -64,6 +61,8 @@ def decode_table(
         skipped=len(skipped),
         content=content,
         rows_sha256=hashlib.sha256(buffer.getvalue()).hexdigest(),
+        origin=source.origin,
+        episode=source.episode,
     )
     if directory is not None:
         (directory / "rows.npz").write_bytes(buffer.getvalue())

@@ -7,6 +7,7 @@ name, with numbers inside names compared as numbers. The same class name in two 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -103,11 +104,12 @@ def folder_source(folder: Path, by_class: bool = False, test: Path | None = None
             )
     name = folder.resolve().name or "folder"
     stamps = [
-        f"{split} {'/'.join(parts)} {_stamp(path)}"
+        f"{split} {'/'.join(parts)} {stamp(path)}"
         for split, listing in listings.items()
         for parts, path in zip(listing.files, listing.paths())
     ]
-    return Source(name, lambda: _table(name, listings, by_class, notices), (_digest(stamps), f"by_class={by_class}"))
+    content = (digest(stamps), f"by_class={by_class}")
+    return Source(name, lambda: _table(name, listings, by_class, notices), content, origin=str(folder.resolve()))
 
 
 def paths_source(
@@ -121,9 +123,10 @@ def paths_source(
     register_heic()
     files = [Path(path).expanduser() for path in paths]
     columns = [None if values is None else [str(value) for value in values] for values in (labels, episodes)]
-    fingerprint = _digest([*(f"{path.absolute()} {_stamp(path)}" for path in files), repr((columns, class_names))])
+    fingerprint = digest([*(f"{path.absolute()} {stamp(path)}" for path in files), repr((columns, class_names))])
     rows = path_rows(files, labels, episodes)
-    return Source(name, lambda: make_table(name, rows, class_names=class_names), (fingerprint,))
+    origin = os.path.commonpath([path.absolute().parent for path in files])
+    return Source(name, lambda: make_table(name, rows, class_names=class_names), (fingerprint,), origin=origin)
 
 
 def path_rows(paths: Sequence[Path], labels: Values | None = None, episodes: Values | None = None) -> Rows:
@@ -176,7 +179,7 @@ def _table(name: str, listings: dict[str, Listing], by_class: bool, notices: lis
     )
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
     """Size and time of a file: changes when the file does."""
     try:
         status = path.stat()
@@ -185,5 +188,5 @@ def _stamp(path: Path) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _digest(lines: Sequence[str]) -> str:
+def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

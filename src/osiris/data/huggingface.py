@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 from osiris.console import notice
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
+from osiris.data.folder import digest, stamp
 from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, fingerprint, resolve_place
 from osiris.data.names import KnownDataset
 from osiris.data.table import Rows, Source, Table, Values, make_table
@@ -32,13 +32,13 @@ def dataset_source(place: str, config: BenchmarkConfig) -> Source:
     place = resolve_place(place, config.data_dir)
     columns = (config.image_column, config.label_column, config.episode_column)
     path = Path(place).expanduser()
-    if not path.exists():
-        content = ("hub", place)
-    else:  # known by its files' names, sizes and times
+    content, origin = ("hub", place), ""
+    if path.exists():
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-        stamps = [f"{file.relative_to(path)} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
-        content = ("local", hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest())
-    return Source(place, lambda: splits_table(place, _open(place), *columns), (*content, *map(str, columns)))
+        content = ("local", digest([f"{file.relative_to(path)} {stamp(file)}" for file in files]))
+        origin = str(path.resolve())
+    fingerprint = (*content, *map(str, columns))
+    return Source(place, lambda: splits_table(place, _open(place), *columns), fingerprint, origin=origin)
 
 
 def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:

@@ -118,10 +118,12 @@ def parse_name(name: str) -> BenchmarkName:
     if kind in ("folder", "dataset", "arrays") and path:
         return BenchmarkName(name, kind, path, task_count)
     if task_count is not None and place in DATASETS:
-        if not 1 <= task_count <= DATASETS[place].class_count:
+        classes = DATASETS[place].class_count
+        possible = [count for count in range(1, classes + 1) if classes % count == 0]
+        if task_count not in possible:
             raise UserError(
-                f"{name}: {place} has {DATASETS[place].class_count} classes, which cannot be divided into {task_count} "
-                f"tasks. Choose 1 to {DATASETS[place].class_count} tasks."
+                f"{name}: the {classes} classes of {place} cannot be divided into {task_count} tasks of the same size. "
+                f"Choose one of these numbers of tasks: {', '.join(map(str, possible))}."
             )
         return BenchmarkName(name, "known", place, task_count)
     if task_count is not None and ("/" in place or Path(place).exists()):  # OWNER/NAME on the hub, or a local path

@@ -65,6 +65,10 @@ class Source:
     known: KnownDataset | None = None
     local: bool = True
     """False: the data comes from the hub, and any complete cached copy of it may serve instead."""
+    origin: str = ""
+    """Path of the user's own data."""
+    episode: bool = False
+    """All images are one episode of a learner, which reads them once."""
 
 
 def make_table(
