@@ -17,6 +17,8 @@ COMMANDS: dict[str, str] = {
     "train": "train one method on one benchmark",
     "observe": "learn from one more folder of images (the state lives in a directory)",
     "embed": "features of images by a state or run, as a table",
+    "search": "the images of a folder that are nearest to one image",
+    "export": "the encoder of a state or run, for use without osiris",
     "status": "what a state has learned from and what it holds",
     "sweep": "train several methods with several seeds, side by side",
     "evaluate": "evaluate a run, a checkpoint or a foreign encoder",

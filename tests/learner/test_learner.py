@@ -177,3 +177,22 @@ def test_scikit_learn_conventions(photos: Path, observed: Path) -> None:
     assert type(own)(**own.get_params()).get_params() == own.get_params()
     assert own.set_params(seed=3).seed == 3
     assert own.transform(photos / WEEKS[1]).shape == (6, 64)
+
+
+def test_search_finds_the_image_itself_first(
+    photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hits, _ = learner(observed).search(photos, photos / WEEKS[2] / "07.png", count=5)
+    assert hits[0][0] == photos / WEEKS[2] / "07.png" and hits[0][1] == pytest.approx(1, abs=1e-5)
+    similarities = [similarity for _, similarity in hits]
+    assert len(hits) == 5 and similarities == sorted(similarities, reverse=True)
+
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "broken.png").write_bytes(b"not an image")
+    typed = ["search", str(observed), str(photos), str(photos / WEEKS[0] / "00.png"), "--out", str(tmp_path / "s.png")]
+    assert cli.main([*typed, "--count", "8"]) == 0
+    assert "00.png" in capsys.readouterr().out
+    with Image.open(tmp_path / "s.png") as sheet:
+        assert sheet.width > 6 * 96 and sheet.height > 3 * 96
+    assert cli.main(["search", str(observed), str(tmp_path / "bad"), str(photos / WEEKS[0] / "00.png")]) == 2
+    assert "broken.png was left out" in capsys.readouterr().err.replace("\n", " ")

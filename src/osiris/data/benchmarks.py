@@ -116,13 +116,9 @@ def benchmark_from(
     return tasks.by_episode(source.name, load_dataset(source, config), config)
 
 
-def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
-    """All images as one episode, in order and without labels: anything that `benchmark_from` takes, or one image file.
-
-    Of a folder, all images at any depth.
-    """
-    from osiris.data import tasks
-    from osiris.data.dataset import load_dataset
+def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
+    """All images as one episode, in order and without labels: anything that `benchmark_from` takes, or one image file;
+    of a folder, all images at any depth. Also returns notices about files that are not images."""
     from osiris.data.folder import Listing
     from osiris.data.table import Table
 
@@ -140,7 +136,15 @@ def episode_from(images: Any, name: str, image_size: int | None = None, strict: 
         return labelled.read_table().as_one_episode(name)
 
     fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
-    source = replace(labelled, read_table=read_table, fingerprint=fingerprint, episode=True)
+    return replace(labelled, read_table=read_table, fingerprint=fingerprint, episode=True), notices
+
+
+def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
+    """The images of `episode_source` as a benchmark of one task."""
+    from osiris.data import tasks
+    from osiris.data.dataset import load_dataset
+
+    source, notices = episode_source(images, name)
     config = BenchmarkConfig(name, image_size=image_size, strict=strict)
     benchmark = tasks.by_episode(name, load_dataset(source, config), config)
     return replace(benchmark, notices=(*notices, *benchmark.notices))

@@ -74,7 +74,7 @@ class Run:
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
-        paths = sorted((self.path / "checkpoints").glob("task-*.safetensors"))
+        paths = sorted((self.path / "checkpoints").glob("task-*.safetensors"), key=lambda path: (len(path.name), path))
         if not -len(paths) <= task < len(paths):
             raise UserError(f"{self.path} has the weights of {len(paths)} tasks, so there is no task {task}.")
         return paths[task]
@@ -92,15 +92,9 @@ class Run:
         `images`: whatever `benchmark_from` takes, such as a uint8 array [N, H, W, 3], a list of image files or a
         folder; or one image file. They are brought to the size and normalisation that the encoder was trained on.
         """
-        from osiris.data.benchmarks import episode_from
-        from osiris.evaluation.encoder_files import load_checkpoint
-        from osiris.evaluation.features import embed
+        from osiris.evaluation.embedding import Embedder
 
-        loaded = load_checkpoint(self.checkpoint(task))
-        if loaded.mean is None or loaded.std is None:
-            raise UserError(f"{self.path} does not record the normalisation of its images; train it again.")
-        batch = episode_from(images, "images", loaded.image_size, strict=True).train.images
-        return embed(loaded.module, batch, loaded.mean, loaded.std)
+        return Embedder(self.checkpoint(task))(images).features
 
     def values(self, protocol: str) -> dict[str, float | None]:
         """A F K C T under one protocol."""

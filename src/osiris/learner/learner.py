@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from osiris.data.benchmarks import episode_from
+from osiris.data.folder import Listing
 from osiris.errors import UserError
+from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
+from osiris.evaluation.runs import Run
 from osiris.learner.episode import extension, memory_of
 from osiris.training import checkpoint
 from osiris.training.config import Config, with_options
+from osiris.training.devices import choose_device
 from osiris.training.loop import Extension, train
 from osiris.training.presets import preset
 from osiris.training.run_directory import RunDirectory, read_config
 
 if TYPE_CHECKING:
     import numpy as np
-
-EMBED_BATCH = 512
 
 
 class Status(TypedDict):
@@ -74,6 +77,7 @@ class Learner:
         A state that exists has its own settings; options that contradict it are refused by `observe`.
         """
         self.path, self.method, self.preset, self.seed, self.options = Path(path), method, preset, seed, options
+        self._loaded: tuple[object, Embedder] | None = None
 
     @property
     def config(self) -> Config:
@@ -107,46 +111,42 @@ class Learner:
                     file.unlink()
         return self
 
+    @property
+    def run(self) -> Run:
+        """The state as a finished run."""
+        return Run(self.path, self.metrics)
+
     def embed(self, images: Any) -> np.ndarray:
         """float32 [N, D]: the features of one image file, or of anything that `observe` takes."""
-        from osiris.evaluation.runs import Run
-
-        single = isinstance(images, str | Path) and Path(images).is_file()
-        return Run(self.path, self.metrics).embed([images] if single else images).numpy()
+        return self._embedder()(images).features.numpy()
 
     def embed_files(self, place: str | Path) -> tuple[list[Path], np.ndarray, list[str]]:
-        """(files, features, notices) of one image file or of all below a folder. All cores decode; files that cannot be
-        decoded are left out and named in the notices."""
-        import numpy as np
-
-        from osiris.data.decode import UndecodableImage, decode_all
-        from osiris.data.folder import Listing
-        from osiris.data.images import ArrayImages
-        from osiris.evaluation.encoder_files import load_checkpoint
-        from osiris.evaluation.features import embed
-        from osiris.evaluation.runs import Run
-
+        """(files, features, notices) of one image file or of all below a folder. Files that cannot be decoded are left
+        out and named in the notices."""
         listing = Listing(Path(place)) if Path(place).is_dir() else None
         paths = [Path(place)] if listing is None else listing.paths()
+        if not paths:
+            raise UserError(f"{place} has no images.")
+        embedded = self._embedder()(paths, strict=False)
         notices = [] if listing is None else listing.notices()
-        loaded = load_checkpoint(Run(self.path, self.metrics).checkpoint())
-        assert loaded.mean is not None and loaded.std is not None and loaded.image_size is not None
-        encoder, files, batch, features = loaded.module.eval(), [], [], []
-        images = decode_all(lambda rows: [paths[row] for row in rows], len(paths), loaded.image_size)
-        for path, image in zip(paths, images, strict=True):
-            if isinstance(image, UndecodableImage):
-                notices.append(f"{path} was left out: {image}")
-                continue
-            files.append(path)
-            batch.append(image)
-            if len(batch) == EMBED_BATCH:
-                features.append(embed(encoder, ArrayImages(np.stack(batch)), loaded.mean, loaded.std))
-                batch = []
-        if batch:
-            features.append(embed(encoder, ArrayImages(np.stack(batch)), loaded.mean, loaded.std))
-        if not features:
-            raise UserError(f"{place} has no images that can be decoded. {' '.join(notices[:3])}".rstrip())
-        return files, torch.cat(features).numpy(), notices
+        return [paths[row] for row in embedded.rows], embedded.features.numpy(), notices + embedded.notices
+
+    def search(
+        self, place: str | Path, query: str | Path, count: int = 12
+    ) -> tuple[list[tuple[Path, float]], list[str]]:
+        """((file, cosine similarity) of the images below a folder that are nearest to the image `query`, notices)."""
+        paths, features, notices = self.embed_files(place)
+        bank, sought = (normalize(torch.from_numpy(one), dim=1) for one in (features, self.embed(query)))
+        similarity, order = (sought @ bank.T)[0].sort(descending=True, stable=True)
+        return [(paths[row], value) for row, value in zip(order[:count].tolist(), similarity.tolist())], notices
+
+    def _embedder(self) -> Embedder:
+        """Kept between calls, until the state has newer weights."""
+        checkpoint_path = self.run.checkpoint()
+        version = (checkpoint_path, checkpoint_path.stat().st_mtime_ns)
+        if self._loaded is None or self._loaded[0] != version:
+            self._loaded = version, Embedder(checkpoint_path, choose_device(self.config.engine.device))
+        return self._loaded[1]
 
     @property
     def metrics(self) -> RunMetrics:

@@ -1,0 +1,185 @@
+"""Write the encoder of a run such that it runs without osiris, and check that it computes the same features."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from osiris.errors import UserError
+from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
+from osiris.evaluation.runs import Run
+from osiris.export import load_encoder, load_timm
+from osiris.export.card import model_card
+from osiris.files import require_writable, write_atomically, write_json, write_text
+
+Format = Literal["safetensors", "onnx", "torchscript", "timm"]
+TOLERANCE = 1e-4
+"""Largest difference from the features of osiris, relative to the largest feature."""
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+Network = Callable[[Tensor], Tensor]
+"""Normalised images [B, 3, H, W] to features [B, D]."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote."""
+
+    files: list[str]
+    difference: float | None
+    """Largest difference between features of the export and of osiris, relative to the largest feature; None: timm is
+    not there to run the export."""
+
+
+def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
+    """Write the newest encoder of a run or state to the folder `out`, with config.json and a model card."""
+    loaded = load_checkpoint(run.checkpoint())
+    if loaded.mean is None or loaded.std is None or loaded.image_size is None:
+        raise UserError(f"{run.path} does not record how its images were normalised; train it again.")
+    family = loaded.description.get("family")
+    if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
+        raise UserError(f"--format {format} is not available for the encoder family {family}; use --format onnx.")
+    if (out / "metrics.json").exists() or (out / "checkpoints").exists():
+        raise UserError(f"--out {out} is a run directory; choose another folder.")
+    require_writable(out)
+    write, load = FORMATS[format]
+    config = description(run, loaded)
+    files = [*write(plain_network(loaded), config, out), "config.json", "README.md"]
+    write_json(out / "config.json", config)
+    try:
+        difference = largest_difference(loaded, load(out))
+    except (ImportError, RuntimeError):  # RuntimeError: a torchvision that was built for another torch
+        if format != "timm":
+            raise
+        difference = None
+    assert difference is None or difference < TOLERANCE, f"the export computes other features: {difference}"
+    write_text(out / "README.md", model_card(run, loaded, format, difference))
+    return Exported(files, difference)
+
+
+def plain_network(loaded: LoadedEncoder) -> nn.Module:
+    """The encoder made of torch's own layers, as the loader script builds it."""
+    if loaded.description.get("family") not in ("resnet", "fast"):
+        return loaded.module.eval()
+    network = load_encoder.build(loaded.description)
+    network.load_state_dict(loaded.module.state_dict())
+    return network.eval()
+
+
+def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:
+    """config.json of the export. `pretrained_cfg` says in timm's words what `preprocessing` says."""
+    assert loaded.mean is not None and loaded.std is not None and loaded.image_size is not None
+    size = loaded.image_size
+    with torch.no_grad():
+        features = loaded.module.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return {
+        "encoder": loaded.description,
+        "num_features": features,
+        "preprocessing": {
+            "image_size": size,
+            "resize": "short side to image_size (bicubic), then the centre square",
+            "scale": "RGB from 0 to 255 divided by 255, minus mean, divided by std",
+            "mean": list(loaded.mean),
+            "std": list(loaded.std),
+        },
+        "pretrained_cfg": {
+            "input_size": [3, size, size],
+            "interpolation": "bicubic",
+            "crop_pct": 1.0,
+            "mean": list(loaded.mean),
+            "std": list(loaded.std),
+            "num_classes": 0,
+            "first_conv": "conv1",
+        },
+        "training": {"method": run.method, "preset": run.metrics.preset, "seed": run.seed},
+    }
+
+
+def _write_weights(script: str, network: nn.Module, out: Path) -> list[str]:
+    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    write_atomically(out / "model.safetensors", lambda temporary: save_file(tensors, temporary))
+    shutil.copyfile(Path(__file__).with_name(script), out / script)
+    return ["model.safetensors", script]
+
+
+def _write_torchscript(network: nn.Module, config: dict[str, Any], out: Path) -> list[str]:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch announces that TorchScript will not be developed further
+        traced = torch.jit.freeze(torch.jit.trace(network, _example(config)))
+        extra = {"config.json": json.dumps(config)}
+        write_atomically(out / "model.pt", lambda file: torch.jit.save(traced, str(file), _extra_files=extra))
+    return ["model.pt"]
+
+
+def _load_torchscript(folder: Path) -> Network:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.load(str(folder / "model.pt"))
+
+
+def _write_onnx(network: nn.Module, config: dict[str, Any], out: Path) -> list[str]:
+    """The batch may have any size. The entries of config.json are its metadata, each as JSON."""
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"--format onnx needs the package {missing[0]}: pip install 'osiris-ucl[onnx]'.")
+    import onnx
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about operators that this network does not use
+        program = torch.onnx.export(
+            network,
+            (_example(config),),
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    for name, value in config.items():
+        model.metadata_props.append(onnx.StringStringEntryProto(key=name, value=json.dumps(value)))
+    write_atomically(out / "model.onnx", lambda temporary: onnx.save(model, temporary))
+    return ["model.onnx"]
+
+
+def _load_onnx(folder: Path) -> Network:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
+
+
+def _example(config: dict[str, Any]) -> Tensor:
+    size = config["preprocessing"]["image_size"]
+    return torch.zeros(2, 3, size, size)
+
+
+Write = Callable[[nn.Module, dict[str, Any], Path], list[str]]
+FORMATS: dict[Format, tuple[Write, Callable[[Path], Network]]] = {
+    "safetensors": (lambda network, _, out: _write_weights("load_encoder.py", network, out), load_encoder.load),
+    "timm": (lambda network, _, out: _write_weights("load_timm.py", network, out), load_timm.load),
+    "torchscript": (_write_torchscript, _load_torchscript),
+    "onnx": (_write_onnx, _load_onnx),
+}
+"""How to write the network to a folder (returns the names of the files), and how to run it from there."""
+
+
+def largest_difference(loaded: LoadedEncoder, network: Network) -> float:
+    """Between the export and osiris on random images, for batches of one and of three, relative to the largest."""
+    size, differences = loaded.image_size or 32, []
+    with torch.no_grad():
+        for count in (1, 3):
+            images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(count))
+            expected = loaded.module(images)
+            differences.append(float((network(images) - expected).abs().max() / expected.abs().max()))
+    return max(differences)

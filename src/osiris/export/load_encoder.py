@@ -1,0 +1,150 @@
+"""Load the encoder in this folder without osiris. Needs torch and safetensors; Pillow and NumPy to read image files.
+
+import torch
+from load_encoder import load, read_image
+
+encoder = load()
+features = encoder(torch.stack([read_image("cat.jpg"), read_image("dog.jpg")]))  # float32 [2, D]
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+HERE = Path(__file__).parent
+
+
+def read_config(folder: str | Path = HERE) -> dict[str, Any]:
+    return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+
+
+def load(folder: str | Path = HERE) -> nn.Module:
+    """The encoder in evaluation mode: normalised images [B, 3, H, W] to features [B, D]."""
+    network = build(read_config(folder)["encoder"])
+    network.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    return network.eval()
+
+
+def read_image(path: str | Path, folder: str | Path = HERE) -> Tensor:
+    """float32 [3, H, W]: the centre square of an image file, scaled and normalised as in training."""
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    preprocessing = read_config(folder)["preprocessing"]
+    size = preprocessing["image_size"]
+    with Image.open(path) as file:
+        file.draft("RGB", (2 * size, 2 * size))
+        image = ImageOps.exif_transpose(file).convert("RGB")
+    side, (width, height) = min(image.size), image.size
+    if image.size != (size, size):
+        left, top = (width - side) / 2, (height - side) / 2
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
+    mean, std = (torch.tensor(preprocessing[name])[:, None, None] for name in ("mean", "std"))
+    return (pixels - mean) / std
+
+
+def build(config: dict[str, Any]) -> nn.Module:
+    """The network that `encoder` in config.json describes, with random weights."""
+    return FastEncoder(config) if config["family"] == "fast" else ResNet(config)
+
+
+def norm(config: dict[str, Any], channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels) if config["norm"] == "bn" else nn.GroupNorm(min(32, channels // 4), channels)
+
+
+def activation(config: dict[str, Any]) -> nn.Module:
+    return nn.ReLU() if config["norm"] == "bn" else nn.Mish()
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a residual; parameter names are those of timm and torchvision."""
+
+    def __init__(self, config: dict[str, Any], inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = norm(config, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = norm(config, outputs)
+        self.act = activation(config)
+        self.downsample = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(config, outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.act(self.bn1(self.conv1(images)))
+        return self.act(self.bn2(self.conv2(hidden)) + self.downsample(images))
+
+
+class ResNet(nn.Module):
+    """A ResNet of basic blocks, with GroupNorm and Mish or with BatchNorm and ReLU."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        width = channels = config["width"]
+        if config["stem"] == "large":
+            self.conv1, self.maxpool = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
+        else:
+            self.conv1, self.maxpool = nn.Conv2d(3, width, 3, config["stem_stride"], 1, bias=False), nn.Identity()
+        self.bn1, self.act1 = norm(config, width), activation(config)
+        for stage, blocks in enumerate(config["blocks"]):
+            layers = nn.Sequential()
+            for block in range(blocks):
+                layers.append(Block(config, channels, width * 2**stage, 2 if stage > 0 and block == 0 else 1))
+                channels = width * 2**stage
+            self.add_module(f"layer{stage + 1}", layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            hidden = layer(hidden)
+        return hidden.mean((2, 3))
+
+
+class ScaledConv(nn.Conv2d):
+    """A convolution whose filters are standardised, with a gain and a bias for each output channel."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride, kernel // 2)
+        self.gain = nn.Parameter(torch.ones(outputs))
+
+    def forward(self, input: Tensor) -> Tensor:
+        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        filters = centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-4)
+        return F.conv2d(input, filters * self.gain[:, None, None, None], self.bias, self.stride, self.padding)
+
+
+class FastBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = ScaledConv(inputs, outputs, 3, stride)
+        self.conv2 = ScaledConv(outputs, outputs, 3)
+        self.downsample = ScaledConv(inputs, outputs, 1, stride) if stride != 1 or inputs != outputs else nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.silu(self.conv2(F.silu(self.conv1(images))) + self.downsample(images))
+
+
+class FastEncoder(nn.Module):
+    """Whitening stem, residual blocks without normalisation layers, features of the four quarters of the image."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        width, channels = config["width"], config["width"] // 2
+        self.conv1, self.maxpool = nn.Conv2d(3, channels, 5, 2, 2), nn.MaxPool2d(3, 2, 1)
+        self.blocks = nn.Sequential()
+        for stage, blocks in enumerate(config["blocks"]):
+            for block in range(blocks):
+                self.blocks.append(FastBlock(channels, width * 2**stage, 2 if stage > 0 and block == 0 else 1))
+                channels = width * 2**stage
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.maxpool(F.silu(self.conv1(images)))
+        return F.adaptive_avg_pool2d(self.blocks(hidden), 2).flatten(1)

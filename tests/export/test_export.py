@@ -1,0 +1,137 @@
+"""An exported encoder computes the features of osiris, without osiris."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from osiris import cli
+from osiris.augment.views import normalise
+from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
+from osiris.export import export
+from osiris.export.load_encoder import build
+from osiris.learner import Learner
+from osiris.models import EncoderConfig, build_encoder
+from osiris.training.config import to_dict
+from tiny_runs import pictures
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "resnet": {"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 1, "family": "resnet"},
+    "fast": {"width": 32, "blocks": (1, 1), "family": "fast"},
+}
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def learner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Learner:
+    options = FAMILIES[request.param] | {"image_size": 16, "memory_size": 8, "epochs": 1, "batch_size": 8}
+    learner = Learner(tmp_path_factory.mktemp("run") / request.param, "osiris-r", "smoke", **options)
+    return learner.observe(pictures(4, seed=1)[0], name="a | name")
+
+
+def loaded(learner: Learner) -> LoadedEncoder:
+    return load_checkpoint(learner.run.checkpoint())
+
+
+def import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_loader_script_gives_the_same_features(
+    learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = export(learner.run, tmp_path / "out")
+    assert exported.difference is not None and exported.difference < 1e-5
+    assert sorted(exported.files) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "osiris-r" in card and "a \\| name" in card and "load_encoder" in card
+    photo = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.jpg", quality=90)
+    expected = learner.embed(tmp_path / "photo.jpg")
+    for name in [name for name in sys.modules if name.split(".")[0] == "osiris"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    script = import_file(tmp_path / "out" / "load_encoder.py")
+    features = script.load()(script.read_image(tmp_path / "photo.jpg")[None])
+    np.testing.assert_allclose(features.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_with_any_batch_and_the_preprocessing_in_its_metadata(learner: Learner, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    exported = export(learner.run, tmp_path / "out", "onnx")
+    assert exported.difference is not None and exported.difference < 1e-4
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    metadata = session.get_modelmeta().custom_metadata_map
+    preprocessing = json.loads(metadata["preprocessing"])
+    assert preprocessing["image_size"] == 16 and preprocessing["mean"] == pytest.approx(loaded(learner).mean)
+    images = torch.from_numpy(pictures(4, seed=1)[0])
+    inputs = normalise(images, preprocessing["mean"], preprocessing["std"]).numpy()
+    for count in (1, 7):
+        (features,) = session.run(None, {"images": inputs[:count]})
+        np.testing.assert_allclose(features, learner.embed(images.numpy()[:count]), rtol=1e-4, atol=1e-4)
+
+
+def test_torchscript(learner: Learner, tmp_path: Path) -> None:
+    assert (export(learner.run, tmp_path / "out", "torchscript").difference or 0) < 1e-5
+    extra = {"config.json": ""}
+    module = torch.jit.load(str(tmp_path / "out" / "model.pt"), _extra_files=extra)
+    assert json.loads(extra["config.json"])["preprocessing"]["image_size"] == 16
+    assert module(torch.zeros(5, 3, 16, 16)).shape == (5, json.loads(extra["config.json"])["num_features"])
+
+
+def test_timm(learner: Learner, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["export", str(learner.path), "--format", "timm", "--out", str(tmp_path / "out")])
+    if loaded(learner).description["family"] == "fast":
+        assert code == 2 and "use --format onnx" in capsys.readouterr().err
+        return
+    assert code == 0 and (tmp_path / "out" / "load_timm.py").exists()
+
+
+CONFIGS = [
+    EncoderConfig(),
+    EncoderConfig(width=16, blocks=(1, 2, 1, 1), stem_stride=2),
+    EncoderConfig(width=8, norm="bn"),
+    EncoderConfig(width=16, stem="large"),
+    EncoderConfig(family="fast", width=32, blocks=(1, 2)),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("script", ["load_encoder", "load_timm"])
+def test_networks_of_the_scripts(config: EncoderConfig, script: str) -> None:
+    if script == "load_timm":
+        pytest.importorskip(
+            "timm", reason="timm needs a torchvision that imports beside this torch", exc_type=Exception
+        )
+        from osiris.export.load_timm import build as make
+    else:
+        make = build
+    if script == "load_timm" and config.family == "fast":
+        pytest.skip("timm has no such network")
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    encoder = build_encoder(config, zero_init_last=False, images=images.repeat(9, 1, 1, 1)).eval()
+    network = make(to_dict(config))
+    network.load_state_dict(encoder.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval()(images), encoder(images), rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_exported(
+    learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["export", str(learner.path), "--format", "onnx", "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'osiris-ucl[onnx]'" in capsys.readouterr().err
+    assert cli.main(["export", str(learner.path), "--out", str(learner.path)]) == 2
+    assert cli.main(["export", str(tmp_path / "nothing")]) == 2
