@@ -103,8 +103,8 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            hidden = layer(hidden)
+        for stage in range(1, 5):
+            hidden = self.get_submodule(f"layer{stage}")(hidden)
         return hidden.mean((2, 3))
 
 
