@@ -39,7 +39,12 @@ def expected(case: Situation, method: str, objective: str) -> dict[str, tuple[fl
     reference = naive_objectives.Reference(model, objective, together)
     if method == "er++":
         return {"current": (1, reference.loss("X", "Y"))}
+    if method.startswith("pnr"):
+        current, past = reference.pnr("positive_in_denominator" in method)
+        return {"current": (1, current), "past": (1, past)}
     parts = {"current": (1.0, reference.loss("X"))}
+    if method == "pfr":
+        parts["past"] = (1, reference.pfr())
     if method == "er":
         parts["past"] = (1, reference.loss("Y"))
     if method == "cassle":
@@ -49,11 +54,18 @@ def expected(case: Situation, method: str, objective: str) -> dict[str, tuple[fl
     return parts
 
 
-@pytest.mark.parametrize("method", ["ft", "er", "er++", "lump", "cassle", "osiris-d"])
+@pytest.mark.parametrize("method", ["ft", "er", "er++", "lump", "cassle", "osiris-d", "pfr", "pnr"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) -> None:
+    if (method, objective) == ("pnr", "dcl(weighted=true)"):
+        pytest.skip("pnr replaces the loss, weights included")
     case = situation(composed(method, objective))
     compare(case, method, objective)
+
+
+def test_pnr_with_the_positive_in_the_denominator() -> None:
+    name = "pnr(positive_in_denominator=true)"
+    compare(situation(composed(name, "ntxent")), name, "ntxent")
 
 
 @pytest.mark.parametrize("objective", ["barlow", "byol"])

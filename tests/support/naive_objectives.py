@@ -138,12 +138,49 @@ class Reference:
             return simsiam(prediction, z)
         return byol(prediction, of([self.state["average_head"]], self.state["average_encoder"]))
 
+    def prediction_and_target(self) -> tuple[Views, Views]:
+        """p(g(f(X))) and g*(f*(X))."""
+        prediction = embed(self.model, self.together, [self.g, self.model.term("past").predictor])["X"]
+        target = embed(self.model, ("X",), [self.model.past("g")], self.model.past("encoder"))["X"]
+        return prediction, [view.detach() for view in target]
+
+    def pfr(self) -> Tensor:
+        """-cos(p(f(X)), f*(X))."""
+        prediction = embed(self.model, ("X",), [self.model.term("past").predictor])["X"]
+        target = embed(self.model, ("X",), [], self.model.past("encoder"))["X"]
+        return mean([-cosine(p, t.detach()) for view in range(2) for p, t in zip(prediction[view], target[view])])
+
+    def pnr(self, positive_in_denominator: bool = False) -> tuple[Tensor, Tensor]:
+        """The current and the past term. Rows 0..2N-1 are the views of all images, row k ± N the other view."""
+        prediction, target = self.prediction_and_target()
+        if self.kind.startswith(("ntxent", "dcl")):
+            z = embed(self.model, self.together, [self.g])["X"]
+            z, p, u = ([naive.unit(row) for view in views for row in view] for views in (z, prediction, target))
+            count, main, distil = len(z), [], []
+            for k in range(count):
+                other = (k + count // 2) % count
+                similar = [(z[k] * row[j]).sum() / 0.1 for row in (z, u) for j in range(count) if j != k]
+                left_out = [(z[k] * z[other]).sum() / 0.1] if self.kind == "dcl" else []
+                total = torch.stack(similar).exp().sum() - sum((value.exp() for value in left_out), torch.zeros(()))
+                main.append(total.log() - (z[k] * z[other]).sum() / 0.1)
+                found = [(p[k] * row[j]).sum() / 0.1 for row in (z, u) for j in range(count) if j != k]
+                positive = (p[k] * u[k]).sum() / 0.1
+                found += [positive] if positive_in_denominator else []
+                distil.append(torch.stack(found).exp().sum().log() - positive)
+            return mean(main), mean(distil)
+        wrong = [target[1], target[0]]
+        pairs = [(p, t) for view in range(2) for p, t in zip(prediction[view], wrong[view])]
+        if self.kind.startswith("vicreg"):
+            away = -23 * mean([((p - t) ** 2).mean() for p, t in pairs])
+        elif self.kind == "barlow":
+            away = mean([cosine(p, t) for p, t in pairs])
+        else:
+            away = -0.5 * mean([2 - 2 * cosine(p, t) for p, t in pairs])
+        return self.loss("X"), self.cassle() + away
+
     def cassle(self) -> Tensor:
         """The past term: predictions p(z) of X against g*(f*(X))."""
-        predictor = self.model.term("past").predictor
-        prediction = embed(self.model, self.together, [self.g, predictor])["X"]
-        target = embed(self.model, ("X",), [self.model.past("g")], self.model.past("encoder"))["X"]
-        target = [view.detach() for view in target]
+        prediction, target = self.prediction_and_target()
         if self.kind.startswith(("ntxent", "dcl")):
             return naive.distil(units(prediction), units(target))
         if self.kind == "barlow":

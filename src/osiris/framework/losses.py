@@ -27,11 +27,8 @@ def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1, 
 
     `decoupled` (DCL): the positive is not in the denominator, so the value can be negative.
     """
-    views, images, _ = z.shape
-    anchors = z.flatten(0, 1)
-    logits = anchors @ anchors.T / tau
-    itself = torch.eye(views * images, dtype=torch.bool, device=z.device)
-    logits = logits.masked_fill(itself, float("-inf"))
+    images, anchors = z.shape[1], z.flatten(0, 1)
+    logits = _without_itself(anchors, anchors, tau)
     if others is not None and others.shape[1] > 0:
         logits = torch.cat([logits, anchors @ others.flatten(0, 1).T / tau], dim=1)
     target = _other_view(images, z.device)
@@ -67,6 +64,30 @@ def distil(p: Tensor, q: Tensor, tau: float = 0.1, positive: str = "same", keep_
         excluded[same, remaining] = True
         logits = logits.masked_fill(excluded, float("-inf"))
     return F.cross_entropy(logits, target)
+
+
+def pseudo_contrast(z: Tensor, past: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
+    r"""PNR's L_current: as `contrast`, and each anchor has the past embeddings of all other views as negatives.
+
+    The past embedding of the same view is left out; that of the other view of the image is a negative.
+    """
+    anchors = z.flatten(0, 1)
+    parts = [_without_itself(anchors, anchors, tau), _without_itself(anchors, past.flatten(0, 1), tau)]
+    logits, target = torch.cat(parts, dim=1), _other_view(z.shape[1], z.device)
+    return _decoupled(logits, target) if decoupled else F.cross_entropy(logits, target)
+
+
+def pseudo_distil(
+    p: Tensor, past: Tensor, z: Tensor, tau: float = 0.1, positive_in_denominator: bool = False
+) -> Tensor:
+    r"""PNR's L_past: predictions p find the past embedding of their view among those of all other views and z of them.
+
+    As in the original code the positive is not in the denominator, so the value can be negative.
+    """
+    anchors = p.flatten(0, 1)
+    logits = torch.cat([anchors @ past.flatten(0, 1).T / tau, _without_itself(anchors, z.flatten(0, 1), tau)], dim=1)
+    same = torch.arange(len(anchors), device=p.device)
+    return F.cross_entropy(logits, same) if positive_in_denominator else _decoupled(logits, same)
 
 
 def match(p: Tensor, q: Tensor) -> Tensor:
@@ -108,6 +129,12 @@ def elastic(parameters: Iterable[Tensor], anchors: Iterable[Tensor], importance:
     r"""(Theta - Theta*)^T F (Theta - Theta*) with diagonal F: the L_past of EWC."""
     terms = [(f * (theta - anchor).square()).sum() for theta, anchor, f in zip(parameters, anchors, importance)]
     return torch.stack(terms).sum()
+
+
+def _without_itself(anchors: Tensor, rows: Tensor, tau: float) -> Tensor:
+    """Logits of each anchor with all rows but that of its own number."""
+    itself = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
+    return (anchors @ rows.T / tau).masked_fill(itself, float("-inf"))
 
 
 def _decoupled(logits: Tensor, target: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ from osiris.framework.terms import (
     Mixed,
     Negatives,
     Predict,
+    Project,
+    PseudoContrast,
+    PseudoDistil,
     Snapshot,
     Term,
     Y,
@@ -144,6 +147,9 @@ POCON = FT | current(Expert()) | past(Snapshot())
 OSIRIS_R = FT | cross(Cross(space="h"), weight=0.5) | past(Contrast("Y", space="h"), weight=0.5)
 OSIRIS_D = OSIRIS_R | past(Distil(space="h"), weight=0.5)
 
+PFR = FT | past(Project())
+PNR = FT | current(PseudoContrast()) | past(PseudoDistil())
+
 ZOO: dict[str, Method] = {
     "ft": FT,
     "er": ER,
@@ -156,6 +162,8 @@ ZOO: dict[str, Method] = {
     "cassle": CASSLE,
     "pocon": POCON,
     "osiris-d": OSIRIS_D,
+    "pfr": PFR,
+    "pnr": PNR,
     "offline": OFFLINE,
     "d1-only": D1_ONLY,
 }

@@ -61,6 +61,8 @@ class Objective(Configurable):
     """Whether images of a batch are negatives of each other: `cross` and `negatives` in g need that."""
     decoupled: ClassVar[bool] = False
     """Whether the denominator leaves out the positive."""
+    repulsion: ClassVar[float | None] = None
+    """Weight of `repel` in pnr; None: pnr has no form for this objective."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,6 +108,10 @@ class Objective(Configurable):
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The distance of raw predictions from raw embeddings of the past, both [2, N, d] (cassle)."""
         raise NotImplementedError(f"{type(self).__name__} has no agree")
+
+    def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
+        """The distance that grows between raw predictions and raw past embeddings of the other view (pnr)."""
+        return self.agree(prediction, other)
 
     def begin_task(self, context: TaskContext) -> None: ...
 

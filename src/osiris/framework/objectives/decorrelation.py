@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective
+from osiris.framework.representations import normalise
 from osiris.models import mlp
 
 
@@ -19,6 +20,7 @@ class Barlow(Objective):
 
     kind: ClassVar[str] = "barlow"
     symbol: ClassVar[str] = "BARLOW"
+    repulsion: ClassVar[float | None] = 1.0
     off_diagonal: float = 5e-3
     """Weight of the correlations between different dimensions."""
     scale: float = 0.1
@@ -35,6 +37,10 @@ class Barlow(Objective):
         views = [losses.barlow(p, z, self.off_diagonal, self.scale) for p, z in zip(prediction, target)]
         return (views[0] + views[1]) / 2
 
+    def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
+        """-cos."""
+        return losses.match(normalise(prediction), normalise(other)) / 2 - 1
+
 
 @dataclass(eq=False)
 class Vicreg(Objective):
@@ -42,6 +48,7 @@ class Vicreg(Objective):
 
     kind: ClassVar[str] = "vicreg"
     symbol: ClassVar[str] = "VICREG"
+    repulsion: ClassVar[float | None] = 23.0
     invariance: float = 25.0
     variance: float = 25.0
     covariance: float = 1.0
@@ -57,3 +64,6 @@ class Vicreg(Objective):
 
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         return self.invariance * F.mse_loss(prediction, target)
+
+    def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
+        return F.mse_loss(prediction, other)

@@ -15,6 +15,8 @@ from osiris.randomness import scoped
 
 
 class _Predictive(Objective):
+    repulsion: ClassVar[float | None] = 0.5
+
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         return losses.match(normalise(prediction), normalise(target))
 

@@ -2,9 +2,10 @@
 
 from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
 from osiris.framework.terms.contrast import Contrast, Cross, Mixed, Negatives
-from osiris.framework.terms.distil import Distil, Match, Predict
+from osiris.framework.terms.distil import Distil, Match, Predict, Project
 from osiris.framework.terms.elastic import Elastic
 from osiris.framework.terms.expert import Expert, Snapshot
+from osiris.framework.terms.pseudo_negatives import PseudoContrast, PseudoDistil
 
 __all__ = [
     "Contrast",
@@ -16,6 +17,9 @@ __all__ = [
     "Mixed",
     "Negatives",
     "Predict",
+    "Project",
+    "PseudoContrast",
+    "PseudoDistil",
     "Snapshot",
     "Space",
     "StepContext",

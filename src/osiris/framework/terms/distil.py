@@ -12,7 +12,7 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms.base import Space, StepContext, Term, X, Y
-from osiris.models import predictor
+from osiris.models import mlp, predictor
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:
@@ -102,6 +102,34 @@ class Predict(Term):
         if self.symmetric:
             value = (value + losses.distil(target, prediction, tau, self.positive, self.keep_other)) / 2
         return value
+
+
+@dataclass(eq=False)
+class Project(Term):
+    r"""PFR: -cos(p(f(v)), f*(v)) on encoder outputs, mean over all views."""
+
+    kind: ClassVar[str] = "project"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
+    stores: ClassVar[str] = "f*"
+    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
+    hidden: int = 256
+    """Width of the predictor."""
+
+    @property
+    def formula(self) -> str:
+        return "− mean cos(p f(X), f*(X))"
+
+    @property
+    def spaces(self) -> frozenset[str]:
+        return frozenset()
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        features = networks.encoder_config.features
+        with scoped(seed, "init.predictor"):
+            self.predictor = mlp(features, self.hidden, features, first_bias=False)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        return losses.match(rep(X, head=self.predictor), rep(X, head=(), encoder="past")) / 2 - 1
 
 
 @dataclass(eq=False)

@@ -1,0 +1,89 @@
+"""PNR: pseudo-negatives. The embeddings of the previous checkpoint are further negatives of both losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from osiris.errors import UserError
+from osiris.framework import losses
+from osiris.framework.representations import Networks, Representations
+from osiris.framework.terms.base import StepContext, Term, X
+from osiris.models import predictor
+from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
+
+
+@dataclass(eq=False)
+class _PseudoNegatives(Term):
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
+    stores: ClassVar[str] = "f*, g*"
+    tau: float | None = None
+    """Temperature, if it is not that of the run (the original code: 0.2)."""
+
+    def check(self, method: Method) -> None:
+        objective = method.objective
+        if not objective.has_negatives and objective.repulsion is None:
+            raise UserError(
+                f"{self.kind}: pnr has no form for the objective {objective.kind}; use another --objective."
+            )
+
+
+@dataclass(eq=False)
+class PseudoContrast(_PseudoNegatives):
+    r"""L_current of PNR: NT-Xent with the past embeddings g*(f*(X)) of all other views as further negatives.
+
+    Objectives without negatives stay as they are.
+    """
+
+    kind: ClassVar[str] = "pseudo-contrast"
+
+    @property
+    def formula(self) -> str:
+        return "NTX_g(X; negatives X ∪ g* f*(X))"
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        objective, tau = rep.networks.objective, self.tau or context.tau
+        if not objective.has_negatives:
+            return objective(rep, (X,), tau)
+        z, past = rep(X), rep(X, "past.g", "past")
+        objective.watch(z)
+        return losses.pseudo_contrast(z, past, tau, objective.decoupled)
+
+
+@dataclass(eq=False)
+class PseudoDistil(_PseudoNegatives):
+    r"""L_past of PNR: predictions p(g(f(X))) find the past embedding of their view; other views are negatives.
+
+    Objectives without negatives: agree(p(z_v), z*_v) - b repel(p(z_v), z*_v'), v' the other view.
+    """
+
+    kind: ClassVar[str] = "pseudo-distil"
+    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
+    positive_in_denominator: bool = False
+    """Add the positive to the denominator, which the original code does not."""
+    repulsion: float | None = None
+    """b; default: that of the objective (0.5 for byol, 23 for vicreg, 1 for barlow)."""
+
+    @property
+    def formula(self) -> str:
+        return "DISTIL(p g f(X) → g* f*(X); negatives X ∪ g* f*(X))"
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        with scoped(seed, "init.predictor"):
+            self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm=True)
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        objective, tau, heads = rep.networks.objective, self.tau or context.tau, ("g", self.predictor)
+        if objective.has_negatives:
+            prediction, past = rep(X, heads), rep(X, "past.g", "past")
+            return losses.pseudo_distil(prediction, past, rep(X), tau, self.positive_in_denominator)
+        prediction, past = rep.raw(X, heads), rep.raw(X, "past.g", "past")
+        weight = objective.repulsion if self.repulsion is None else self.repulsion
+        assert weight is not None
+        return objective.agree(prediction, past) - weight * objective.repel(prediction, past.flip(0))
