@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from osiris.errors import UserError
+from osiris.sweep.slurm import SlurmOptions
 
 if TYPE_CHECKING:
     from osiris.sweep.grid import Grid, GridDirectory
@@ -26,6 +27,7 @@ class Args:
       osiris sweep --methods ft osiris-d offline --seeds 5 6 7 --preset fast --out grids/tinyworld
       osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 norm=gn,bn --out grids/memory
       osiris sweep --grid grid.toml --out grids/a --plan
+      osiris sweep --grid grid.toml --out grids/a --launcher slurm --partition gpu --gpus 1 --cpus 8 --time 240
       osiris sweep status grids/a                  where every run stands
       osiris sweep report grids/a                  the tables and the page again
     """
@@ -47,11 +49,14 @@ class Args:
     plan: bool = False
     """Print the commands, their encoder FLOPs and hours; run nothing."""
     jobs: int | None = None
-    """Runs at a time (default: one per core). Each gets its share of the cores."""
+    """Runs at a time (default: one per core; SLURM: as many as it allows). Each gets its share of the cores."""
     processes: int = 1
     """Processes of each run (torchrun)."""
     retries: int = 1
     """How often a failed run is started again."""
+    launcher: Literal["local", "slurm"] = "local"
+    """Where the runs go: processes on this machine, or jobs of a SLURM cluster (needs the extra `slurm`)."""
+    slurm: tyro.conf.OmitArgPrefixes[SlurmOptions] = field(default_factory=SlurmOptions)
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,13 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
     grids = grids_of(args)
     if args.plan:
         return show_plan(args, grids)
+    on_slurm = args.launcher == "slurm"
+    if not on_slurm and args.slurm != SlurmOptions():
+        raise UserError("--partition, --time, --gpus, --cpus, --nodes, --slurm and --no-wait need --launcher slurm.")
     directory = GridDirectory(args.out)
-    run_grids(directory, grids, args.jobs, args.retries, args.processes)
+    run_grids(directory, grids, args.jobs, args.retries, args.processes, args.slurm if on_slurm else None)
+    if on_slurm and not args.slurm.wait:
+        return 0
     return summarise(directory)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
+
+from osiris.cores import core_count
 
 Encoded = bytes | Path | np.ndarray
 """An image before decoding: the content of a file, its path, or pixels [H, W] or [H, W, C]."""
@@ -77,11 +78,6 @@ def _square(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
 
 
-def worker_count() -> int:
-    """Threads for decoding: one per core that this process may use (Pillow releases the GIL)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def decode_all(
     read: Callable[[Sequence[int]], list[Encoded]], count: int, size: int
 ) -> Iterator[np.ndarray | UndecodableImage]:
@@ -93,7 +89,7 @@ def decode_all(
         except UndecodableImage as error:
             return error
 
-    workers = worker_count()
+    workers = core_count()  # Pillow releases the GIL
     pending: deque[Future[list[np.ndarray | UndecodableImage]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, count, BATCH):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from osiris.data.decode import Encoded, UndecodableImage, decode, worker_count
+from osiris.cores import core_count
+from osiris.data.decode import Encoded, UndecodableImage, decode
 from osiris.errors import UserError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class LazyImages:
         self.ahead = max(1, AHEAD_BYTES // (3 * size * size)) if ahead is None else ahead
         self.pending: OrderedDict[int, Future[np.ndarray]] = OrderedDict()
         self.lock = threading.Lock()
-        self.pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="osiris-decode")
+        self.pool = ThreadPoolExecutor(core_count(), thread_name_prefix="osiris-decode")
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -54,32 +56,41 @@ class Attempt:
     ) -> Attempt:
         """`cores`: those that the process may use."""
         journal = _journal(directory, run)
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        _append(journal, {"event": "start", "host": socket.gethostname()})
+        record(directory, run, {"event": "start", "host": socket.gethostname()})
         environment = os.environ | ({"OMP_NUM_THREADS": str(len(cores))} if cores else {})
         with journal.with_suffix(".err").open("wb") as errors:
             process = subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment,
-                preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+                command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, preexec_fn=lambda: _settle(cores)
             )
         return Attempt(directory, run, process)
 
-    def end(self) -> int:
-        """After its end: record the exit code and the error; returns the code."""
+    def end(self, asked: bool = False) -> int:
+        """Wait for the process and record its exit code and its error; returns the code. `asked`: it was told to stop,
+        so its code says nothing (that of torchrun is 1)."""
         code = self.process.wait()
+        if asked and code != 0:
+            code = STOPPED
         error = "" if code in (0, STOPPED) else _error(_journal(self.directory, self.run).with_suffix(".err"), code)
-        _append(_journal(self.directory, self.run), {"event": "end", "code": code, "error": error})
+        record(self.directory, self.run, {"event": "end", "code": code, "error": error})
         return code
 
 
-def train_command(directory: GridDirectory, run: GridRun, processes: int = 1) -> list[str]:
+def _settle(cores: set[int] | None) -> None:
+    """In the new process. SLURM announces the end of a job by SIGUSR2 to every process of it; only the one that
+    started the training acts on it."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def train_command(
+    directory: GridDirectory, run: GridRun, processes: int = 1, rendezvous: Sequence[str] = ("--standalone",)
+) -> list[str]:
+    """`processes`: on each node; `rendezvous`: options of torchrun that say where several nodes meet."""
     train = ["-m", "osiris", "train", *run.arguments, "--out", str(directory.folder(run)), "--quiet"]
-    if processes == 1:
+    if processes == 1 and "--standalone" in rendezvous:
         return [sys.executable, *train]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *train]
+    return [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={processes}", *train]
 
 
 def status_of(directory: GridDirectory, run: GridRun) -> Status:
@@ -97,6 +108,8 @@ def status_of(directory: GridDirectory, run: GridRun) -> Status:
     last = (read_journal(directory, run) or [{}])[-1]
     if last.get("error"):
         return Status(run, "failed", last["error"], progress=progress)
+    if last.get("event") == "submit":
+        return Status(run, "waiting", f"job {last['job']} is submitted", progress=progress)
     return Status(run, "waiting", f"stopped in {task}" if step else "", progress=progress)
 
 
@@ -144,7 +157,10 @@ def _journal(directory: GridDirectory, run: GridRun) -> Path:
     return directory.path / "attempts" / f"{run.name}.jsonl"
 
 
-def _append(journal: Path, entry: dict[str, Any]) -> None:
+def record(directory: GridDirectory, run: GridRun, entry: dict[str, Any]) -> None:
+    """Add a line to the journal of a run."""
+    journal = _journal(directory, run)
+    journal.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **entry})
     with journal.open("a", encoding="utf-8") as file:
         file.write(line + "\n")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from osiris.cores import available_cores
 from osiris.sweep.attempts import REFUSED, Attempt, in_progress, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
 
@@ -17,13 +17,9 @@ POLL = 0.2
 
 def divide_cores(jobs: int) -> list[set[int]]:
     """The cores that this process may use, in `jobs` parts of equal size (one core each where there are too few)."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = sorted(available_cores())
     share = max(1, len(cores) // jobs)
-    return (
-        [{cores[(job * share + offset) % len(cores)] for offset in range(share)} for job in range(jobs)]
-        if cores
-        else []
-    )
+    return [{cores[(job * share + offset) % len(cores)] for offset in range(share)} for job in range(jobs)]
 
 
 class LocalLauncher:
@@ -50,9 +46,7 @@ class LocalLauncher:
                     if slot not in self.running and ready is not None:
                         waiting.remove(ready)
                         command = train_command(self.directory, ready, self.processes)
-                        self.running[slot] = Attempt.start(
-                            self.directory, ready, command, cores[slot] if cores else None
-                        )
+                        self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
                 time.sleep(POLL)
                 waiting += self._collect()
                 waiting = [run for run in waiting if not self.directory.finished(run)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from osiris.cores import core_count
 from osiris.errors import UserError
 from osiris.sweep.attempts import Status
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.sweep.local import LocalLauncher
+from osiris.sweep.slurm import SlurmLauncher, SlurmOptions
 from osiris.sweep.status import Watch, statuses, summary, write_results
 
 
@@ -22,27 +23,37 @@ def sweep(
     out: Path | str = "grids/sweep",
     jobs: int | None = None,
     retries: int = 1,
+    processes: int = 1,
+    slurm: SlurmOptions | None = None,
 ) -> list[Status]:
     """Train every combination of methods, benchmarks, settings and seeds; returns where each run stands.
 
     `settings` maps options of `osiris train` to lists of values: `{"memory_size": [200, 500]}`. The same call again
-    continues what is missing. `out` gets the runs, results.csv and a report.
+    continues what is missing. `out` gets the runs, results.csv and a report. `slurm`: submit the runs to a cluster.
     """
     texts = {name: tuple(map(as_text, values)) for name, values in (settings or {}).items()}
     grid = Grid(tuple(methods), tuple(benchmarks), tuple(seeds), preset, texts)
     directory = GridDirectory(Path(out))
-    run_grids(directory, [grid], jobs, retries)
+    run_grids(directory, [grid], jobs, retries, processes, slurm)
     finish(directory, directory.runs, directory.path / "report")
     return statuses(directory)
 
 
 def run_grids(
-    directory: GridDirectory, grids: Iterable[Grid], jobs: int | None = None, retries: int = 1, processes: int = 1
+    directory: GridDirectory,
+    grids: Iterable[Grid],
+    jobs: int | None = None,
+    retries: int = 1,
+    processes: int = 1,
+    slurm: SlurmOptions | None = None,
 ) -> None:
-    """Write the plan, then run what is missing on this machine."""
+    """Write the plan, then run what is missing: on this machine, or with `slurm` on a cluster."""
     runs = checked_runs(grids)
+    if slurm is not None:
+        launcher = SlurmLauncher(directory, slurm, jobs, retries, processes)
+    else:
+        launcher = LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
     directory.add(runs)
-    launcher = LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
     with Watch(directory) as watch:
         launcher.run(runs, watch)
 
@@ -56,8 +67,7 @@ def checked_runs(grids: Iterable[Grid]) -> list[GridRun]:
 
 
 def default_jobs(processes: int = 1) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // processes)
+    return max(1, core_count() // processes)
 
 
 def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: str | None = None) -> Path:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from osiris.cores import core_count
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError, unknown
 from osiris.evaluation.config import ProtocolConfig
@@ -57,7 +58,8 @@ class EngineConfig:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int | None = None
-    """CPU threads of a process; part of the config because it changes the last bits (default: all cores, recorded)."""
+    """CPU threads of a process; part of the config because it changes the last bits (default: all cores that the
+    process may use, recorded)."""
     precision: Literal["32", "bf16", "16"] = "32"
     """Autocast of the networks; losses are computed in float32."""
     tf32: bool = False
@@ -100,7 +102,7 @@ class Config:
 
     def complete(self) -> Config:
         """With the settings that depend on this machine filled in, so that they are recorded."""
-        threads = self.engine.threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        threads = self.engine.threads or max(1, core_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return dataclasses.replace(self, engine=dataclasses.replace(self.engine, threads=threads))
 
     def check(self) -> None:
