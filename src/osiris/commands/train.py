@@ -41,6 +41,8 @@ class Args:
     """No progress display."""
     add_task: tuple[Path, ...] = ()
     """Give a finished run (--resume) one more task: a folder of images. Its earlier images are not needed."""
+    first_task: Path | None = None
+    """Take the first task, which is the same for every method, from this file; without it, train and write it."""
     no_lock: bool = False
     """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
 
@@ -108,7 +110,7 @@ def run(args: Args) -> int:
         for folder in args.add_task:
             Learner(out).observe(Path(str(folder).removeprefix("folder:")), quiet=args.quiet)
         return 0
-    metrics = train(config, out, args.quiet, not args.no_lock)
+    metrics = train(config, out, args.quiet, not args.no_lock, first_task=args.first_task)
     if metrics is not None:
         console.print(metrics_table([metrics]))
         console.print(f"run directory: {printable(str(out))}", markup=False, highlight=False)

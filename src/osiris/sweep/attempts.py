@@ -84,10 +84,15 @@ def _settle(cores: set[int] | None) -> None:
 
 
 def train_command(
-    directory: GridDirectory, run: GridRun, processes: int = 1, rendezvous: Sequence[str] = ("--standalone",)
+    directory: GridDirectory,
+    run: GridRun,
+    first_task: Path | None = None,
+    processes: int = 1,
+    rendezvous: Sequence[str] = ("--standalone",),
 ) -> list[str]:
     """`processes`: on each node; `rendezvous`: options of torchrun that say where several nodes meet."""
     train = ["-m", "osiris", "train", *run.arguments, "--out", str(directory.folder(run)), "--quiet"]
+    train += [] if first_task is None else ["--first-task", str(first_task)]
     if processes == 1 and "--standalone" in rendezvous:
         return [sys.executable, *train]
     return [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={processes}", *train]

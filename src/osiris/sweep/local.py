@@ -6,10 +6,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from osiris.cores import available_cores
 from osiris.sweep.attempts import REFUSED, Attempt, in_progress, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.sharing import first_task_files, remove_unneeded
 
 POLL = 0.2
 """Seconds between looks at the running processes."""
@@ -30,6 +32,8 @@ class LocalLauncher:
         self.failures: Counter[GridRun] = Counter()
         self.running: dict[int, Attempt] = {}
         """Slot -> what runs there."""
+        self.first_tasks: dict[GridRun, Path] = {}
+        """Files of first tasks that several runs share."""
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Every run that is not finished, at most `jobs` at a time. Ctrl-C and SIGTERM stop all of them cleanly.
@@ -37,6 +41,7 @@ class LocalLauncher:
         `watch` is called several times a second, to show progress.
         """
         waiting = [run for run in runs if not self.directory.finished(run)]
+        self.first_tasks = first_task_files(self.directory, waiting)
         cores = divide_cores(self.jobs)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -45,7 +50,8 @@ class LocalLauncher:
                     ready = next((run for run in waiting if self._ready(run)), None)
                     if slot not in self.running and ready is not None:
                         waiting.remove(ready)
-                        command = train_command(self.directory, ready, self.processes)
+                        first_task = self.first_tasks.get(ready)
+                        command = train_command(self.directory, ready, first_task, self.processes)
                         self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
                 time.sleep(POLL)
                 waiting += self._collect()
@@ -54,9 +60,15 @@ class LocalLauncher:
         finally:
             signal.signal(signal.SIGTERM, before)
             self._stop()
+            remove_unneeded(self.directory, self.first_tasks)
 
     def _ready(self, run: GridRun) -> bool:
-        """Not while another sweep, or a process that an earlier sweep left behind, works on it."""
+        """Not while another sweep, or a process that an earlier sweep left behind, works on it, and not while another
+        run trains the first task that it will take."""
+        file = self.first_tasks.get(run)
+        trained_now = file is not None and any(self.first_tasks.get(one.run) == file for one in self.running.values())
+        if trained_now and not file.exists() and not (self.directory.folder(run) / "checkpoints").exists():
+            return False
         return not in_progress(self.directory.folder(run))
 
     def _collect(self) -> list[GridRun]:

@@ -22,6 +22,7 @@ from osiris.console import notice
 from osiris.errors import UserError
 from osiris.sweep.attempts import REFUSED, Attempt, read_journal, record, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.sharing import first_task_files, remove_unneeded
 
 POLL = 10.0
 """Seconds between questions to the controller."""
@@ -87,12 +88,14 @@ class SlurmLauncher:
         self.processes = processes
         self.executor = _executor(self.directory.path / "slurm", options.parameters(processes, jobs))
         self.failures: Counter[GridRun] = Counter()
+        self.first_tasks: dict[GridRun, Path] = {}
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Submit every run that is neither finished nor in the queue, then watch until no job is left."""
         queue = queued_jobs()
         submitted = {run: _job_of(self.directory, run) for run in runs if not self.directory.finished(run)}
         jobs = {run: job for run, job in submitted.items() if job in queue}
+        self.first_tasks = first_task_files(self.directory, runs)
         jobs |= self._submit([run for run in submitted if run not in jobs])
         if not self.options.wait:
             notice(f"{len(jobs)} jobs are in the queue. `osiris sweep status {self.directory.path}` shows them.")
@@ -104,6 +107,7 @@ class SlurmLauncher:
                 watch()
                 if time.monotonic() - asked >= POLL:
                     jobs, asked = self._follow(jobs), time.monotonic()
+            remove_unneeded(self.directory, self.first_tasks)
         except KeyboardInterrupt:
             notice("the jobs go on. The same command watches them again; scancel --name osiris stops them.")
             raise
@@ -132,7 +136,7 @@ class SlurmLauncher:
             return {}
         import submitit
 
-        work = [Job(self.directory.path, run, self.processes) for run in runs]
+        work = [Job(self.directory.path, run, self.first_tasks.get(run), self.processes) for run in runs]
         try:
             jobs = self.executor.submit_array(work)
         except submitit.core.utils.FailedJobError as error:
@@ -150,6 +154,8 @@ class Job:
 
     grid: Path
     run: GridRun
+    first_task: Path | None
+    """Taken if it exists when the job starts; otherwise the job trains it, perhaps beside others that do the same."""
     processes: int
     attempt: Attempt | None = None
 
@@ -159,7 +165,8 @@ class Job:
         place, directory = submitit.JobEnvironment(), GridDirectory(self.grid)
         if directory.finished(self.run):
             return
-        command = train_command(directory, self.run, self.processes, rendezvous(place.num_nodes, place.node))
+        meeting = rendezvous(place.num_nodes, place.node)
+        command = train_command(directory, self.run, self.first_task, self.processes, meeting)
         if place.global_rank != 0:
             # The first node records the run. SIGUSR2: see `Attempt`.
             ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731
@@ -179,7 +186,7 @@ class Job:
             self.attempt.process.terminate()
             _wait(self.attempt)
             self.attempt.end(asked=True)
-        return submitit.helpers.DelayedSubmission(Job(self.grid, self.run, self.processes))
+        return submitit.helpers.DelayedSubmission(Job(self.grid, self.run, self.first_task, self.processes))
 
 
 def _wait(attempt: Attempt) -> None:

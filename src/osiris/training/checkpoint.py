@@ -51,6 +51,11 @@ def _leaves(state: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, state
 
 
+def sealed(state: dict[str, Any]) -> dict[str, Any]:
+    """With its format and checksum: what `read_state` reads."""
+    return {"format": FORMAT, "digest": digest(state), "state": state}
+
+
 def exists(folder: Path) -> bool:
     return (folder / "latest.pt").exists() or (folder / "previous.pt").exists()
 
@@ -58,7 +63,7 @@ def exists(folder: Path) -> bool:
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write latest.pt and keep the one before as previous.pt. A kill at any moment leaves at least one whole file."""
     latest, previous = folder / "latest.pt", folder / "previous.pt"
-    record = {"format": FORMAT, "digest": digest(state), "state": state}
+    record = sealed(state)
 
     def write(temporary: Path) -> None:
         torch.save(record, temporary)

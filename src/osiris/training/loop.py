@@ -8,6 +8,7 @@ any moment continues to the same bits.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from osiris.training.config import Config, to_dict
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory
+from osiris.training.first_task import FirstTask, Progress
 from osiris.training.interrupt import Interrupt
 from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
@@ -75,11 +77,13 @@ def train(
     method: Method | None = None,
     benchmark: Benchmark | None = None,
     extend: Callable[[dict[str, Any] | None], Extension] | None = None,
+    first_task: Path | None = None,
 ) -> RunMetrics | None:
     """Start or continue the run that `config` describes in the directory `out`; returns its metrics.
 
     `method` and `benchmark` replace those that the config names. `extend` gives the run one more task, from its state.
-    With several processes, the first one writes, prints and returns the metrics; the others return nothing.
+    `first_task`: a file to take the first task from, or to write it to. With several processes, the first one writes,
+    prints and returns the metrics; the others return nothing.
     """
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
         first = processes.rank() == 0
@@ -99,7 +103,8 @@ def train(
                     if first:
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
-                run = Run(share_thread_count(config), directory, interrupt, state, quiet, method, benchmark, plan)
+                config = share_thread_count(config)
+                run = Run(config, directory, interrupt, state, quiet, method, benchmark, plan, first_task)
             return run.run()
         except RuntimeError as error:
             if not processes.lost(error):
@@ -142,6 +147,7 @@ class Run:
         method: Method | None = None,
         benchmark: Benchmark | None = None,
         plan: list[Phase] | None = None,
+        first_task: Path | None = None,
     ) -> None:
         """`plan`: the phases of a run that grows by one task; only that task's images are in `benchmark`."""
         self.config, self.directory, self.interrupt = config, directory, interrupt
@@ -170,6 +176,7 @@ class Run:
                 repair_evaluations(self.engine, directory, self.files, possible=not self.growing)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
+        self.first_task = FirstTask(first_task, self.engine)
         self.tracker = Tracker(self.engine, config.engine.track_overfitting)
         self.saved = time.monotonic()
         self.log: JsonLines | None = None
@@ -196,6 +203,7 @@ class Run:
                     self._train(phase)
                     self._advance("end")
                 if self.position.stage == "end":
+                    self._give_first_task()
                     with self.interrupt.at_once():
                         self.engine.model.end_task(self.engine.task_context(phase, phase.steps))
                     self._advance("evaluate")
@@ -210,6 +218,8 @@ class Run:
     def _train(self, phase: Phase) -> None:
         if self.position.step == 0:
             self.engine.model.begin_task(self.engine.task_context(phase, 0))
+            if phase.task == 0 and self._take_first_task(phase):
+                return
         if self.position.stage == "curve":
             self._evaluate_between_steps(phase)
         self.meter.resume()
@@ -228,6 +238,22 @@ class Run:
                 self._advance("curve")
                 self._evaluate_between_steps(phase)
             self._maybe_save(phase)
+
+    def _take_first_task(self, phase: Phase) -> bool:
+        progress = self.first_task.take()
+        if progress is None:
+            return False
+        self.position.step, self.position.bad_steps = phase.steps, progress.bad_steps
+        self.meter.bad_steps, self.meter.started = progress.bad_steps, self.meter.started - progress.seconds
+        for record in progress.log:
+            self._emit(record)
+        return True
+
+    def _give_first_task(self) -> None:
+        with processes.together():
+            if self.directory.owner and self.position.task == 0:
+                log = [json.loads(line) for line in self.directory.log.read_text(encoding="utf-8").splitlines()]
+                self.first_task.give(Progress(log, self.position.bad_steps, self.meter.seconds))
 
     def _maybe_save(self, phase: Phase) -> None:
         """At intervals, and when a signal asks to stop. All processes decide together."""
