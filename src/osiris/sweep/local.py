@@ -65,11 +65,11 @@ class LocalLauncher:
     def _ready(self, run: GridRun) -> bool:
         """Not while another sweep, or a process that an earlier sweep left behind, works on it, and not while another
         run trains the first task that it will take."""
-        file = self.first_tasks.get(run)
-        trained_now = file is not None and any(self.first_tasks.get(one.run) == file for one in self.running.values())
-        if trained_now and not file.exists() and not (self.directory.folder(run) / "checkpoints").exists():
-            return False
-        return not in_progress(self.directory.folder(run))
+        folder, file = self.directory.folder(run), self.first_tasks.get(run)
+        if file is not None and not file.exists() and not (folder / "checkpoints").exists():
+            if any(self.first_tasks.get(attempt.run) == file for attempt in self.running.values()):
+                return False
+        return not in_progress(folder)
 
     def _collect(self) -> list[GridRun]:
         """Take note of the runs that ended; returns those to try again."""

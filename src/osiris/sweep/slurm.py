@@ -134,12 +134,12 @@ class SlurmLauncher:
     def _submit(self, runs: Sequence[GridRun]) -> dict[GridRun, str]:
         if not runs:
             return {}
-        import submitit
+        from submitit.core.utils import FailedJobError
 
         work = [Job(self.directory.path, run, self.first_tasks.get(run), self.processes) for run in runs]
         try:
             jobs = self.executor.submit_array(work)
-        except submitit.core.utils.FailedJobError as error:
+        except FailedJobError as error:
             reason = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
             raise UserError(f"SLURM refuses the jobs: {reason[-1].removeprefix('sbatch: ')}") from None
         for run, job in zip(runs, jobs):

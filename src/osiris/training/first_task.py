@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from osiris import processes
 from osiris.console import notice, warn
@@ -98,7 +99,7 @@ class FirstTask:
         if self.path is None or self.identity is None or self.path.exists():
             return
         engine = self.engine
-        names = {parameter: name for name, parameter in engine.model.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in engine.model.named_parameters()}
         state = {
             "identity": self.identity,
             "model": {name: value for name, value in engine.model.state_dict().items() if name.startswith(PARTS)},
