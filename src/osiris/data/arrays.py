@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from osiris.data.decode import Encoded
-from osiris.data.table import Rows, Source, Values, make_table
+from osiris.data.table import Rows, Source, Values, make_source
 from osiris.errors import UserError
 
 FIELDS = ("images", "labels", "episodes", "test_images", "test_labels", "test_episodes", "class_names")
@@ -41,11 +41,7 @@ def file_source(path: Path) -> Source:
             fields["test_images"], f"{path.stem} (test)", fields.get("test_labels"), fields.get("test_episodes")
         )
     names = fields.get("class_names")
-    return rows_source(path.stem, train, test, None if names is None else [str(name) for name in names])
-
-
-def rows_source(name: str, train: Rows, test: Rows | None, class_names: Sequence[str] | None) -> Source:
-    return Source(name, lambda: make_table(name, train, test, class_names), None)
+    return make_source(path.stem, train, test, None if names is None else [str(name) for name in names])
 
 
 def _refuse_bomb(path: Path) -> None:

@@ -26,19 +26,29 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         raise UserError(
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
         )
-    return _divide(name, open_source(name, config), config)
+    from osiris.data import orders, tasks, tinyworld
+    from osiris.data.dataset import load_dataset
+
+    dataset = load_dataset(open_source(name, config), config)
+    if name.task_count is None:
+        return tasks.by_episode(name.text, dataset, config)
+    if name.order == "own" and config.class_order is None:
+        return tasks.by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
+    published = name.kind == "known" and name.place != "tinyworld"
+    packaged = orders.packaged_order(name.place, name.order) if published else None
+    chosen = orders.choose_tasks(
+        name.text, dataset.class_names, dataset.class_aliases, name.task_count, packaged, config.class_order
+    )
+    structured = name.text == "structured-tiny-imagenet" and config.class_order is None
+    return tasks.by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
 
 
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
     """Find the data without reading it."""
-    if name.kind == "known":
-        if name.place == "tinyworld":
-            from osiris.data.tinyworld.source import tinyworld_source
+    if name.place == "tinyworld" and name.kind == "known":
+        from osiris.data.tinyworld.source import tinyworld_source
 
-            return tinyworld_source(config)
-        from osiris.data.huggingface import known_source
-
-        return known_source(DATASETS[name.place], config)
+        return tinyworld_source(config)
     if name.kind == "folder":
         from osiris.data.folder import folder_source
 
@@ -47,31 +57,9 @@ def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
         from osiris.data.arrays import file_source
 
         return file_source(Path(name.place))
-    from osiris.data.huggingface import dataset_source
+    from osiris.data.huggingface import dataset_source, known_source
 
-    return dataset_source(name.place, config)
-
-
-def _divide(name: BenchmarkName, source: Source, config: BenchmarkConfig) -> Benchmark:
-    from osiris.data import orders, tasks
-    from osiris.data.dataset import load_dataset
-
-    dataset = load_dataset(source, config)
-    if name.task_count is None:
-        return tasks.by_episode(name.text, dataset, config)
-    own_order = config.class_order is None
-    if name.order == "own" and own_order:
-        from osiris.data import tinyworld
-
-        return tasks.by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
-    packaged = None
-    if name.kind == "known" and name.place != "tinyworld":
-        packaged = orders.packaged_order(name.place, name.order)
-    chosen = orders.choose_tasks(
-        name.text, dataset.class_names, dataset.class_aliases, name.task_count, packaged, config.class_order
-    )
-    structured = name.text == "structured-tiny-imagenet" and own_order
-    return tasks.by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
+    return known_source(DATASETS[name.place], config) if name.kind == "known" else dataset_source(name.place, config)
 
 
 def benchmark_from(
@@ -111,7 +99,7 @@ def benchmark_from(
     from osiris.data import tasks
     from osiris.data.dataset import load_dataset
 
-    source = _own_source(images, episodes, labels, test, class_names, name)
+    source = _own_source(images, name, episodes, labels, test, class_names)
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
     return tasks.by_episode(source.name, load_dataset(source, config), config)
 
@@ -120,7 +108,6 @@ def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
     """All images as one episode, in order and without labels: anything that `benchmark_from` takes, or one image file;
     of a folder, all images at any depth. Also returns notices about files that are not images."""
     from osiris.data.folder import Listing
-    from osiris.data.table import Table
 
     notices: list[str] = []
     if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
@@ -130,13 +117,15 @@ def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
             raise UserError(f"{listing.root} has no images. {' '.join(notices)}".rstrip())
     elif isinstance(images, str | Path):
         images = [images]
-    labelled = _own_source(images, None, None, None, None, name)
-
-    def read_table() -> Table:
-        return labelled.read_table().as_one_episode(name)
-
+    labelled = _own_source(images, name)
     fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
-    return replace(labelled, read_table=read_table, fingerprint=fingerprint, episode=True), notices
+    source = replace(
+        labelled,
+        read_table=lambda: labelled.read_table().as_one_episode(name),
+        fingerprint=fingerprint,
+        episode=True,
+    )
+    return source, notices
 
 
 def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
@@ -152,13 +141,13 @@ def episode_from(images: Any, name: str, image_size: int | None = None, strict: 
 
 def _own_source(
     images: Any,
-    episodes: Values | None,
-    labels: Values | None,
-    test: Any,
-    class_names: Sequence[str] | None,
     name: str | None,
+    episodes: Values | None = None,
+    labels: Values | None = None,
+    test: Any = None,
+    class_names: Sequence[str] | None = None,
 ) -> Source:
-    from osiris.data import arrays, folder, huggingface, table
+    from osiris.data import folder, huggingface, table
 
     if isinstance(images, str | Path):
         if any(value is not None for value in (episodes, labels, class_names)):
@@ -170,21 +159,19 @@ def _own_source(
         splits = huggingface.splits_of(images) | ({} if test is None else {"test": test})
         name = name or "dataset"
         return table.Source(name, lambda: huggingface.splits_table(name, splits, None, labels, episodes), None)
-    if test is None and _are_paths(images):
-        return folder.paths_source(name or "images", list(images), labels, episodes, class_names)
     name = name or "images"
-    test_rows = None
+    train, test_rows = _rows(images, name, labels, episodes), None
     if test is not None:
-        parts = test if isinstance(test, tuple) else (test,)
-        test_rows = _rows(parts[0], f"{name} (test)", *parts[1:])
-    return arrays.rows_source(name, _rows(images, name, labels, episodes), test_rows, class_names)
+        test_images, *values = test if isinstance(test, tuple) else (test,)
+        test_rows = _rows(test_images, f"{name} (test)", *values)
+    return table.make_source(name, train, test_rows, class_names)
 
 
 def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values | None = None) -> Rows:
     from osiris.data import arrays, folder
 
-    if _are_paths(images):
-        return folder.path_rows([Path(path) for path in images], labels, episodes)
+    if isinstance(images, list | tuple) and images and isinstance(images[0], str | Path):
+        return folder.path_rows([Path(path).expanduser().absolute() for path in images], labels, episodes)
     if hasattr(images, "dtype"):
         return arrays.array_rows(images, name, labels, episodes)
     if hasattr(images, "__len__") and hasattr(images, "__getitem__"):
@@ -193,10 +180,6 @@ def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values
         f"{name}: expected a folder, a list of paths, an array, a tensor, or a data set with a length, not "
         f"{type(images).__name__}."
     )
-
-
-def _are_paths(images: Any) -> bool:
-    return isinstance(images, list | tuple) and bool(images) and isinstance(images[0], str | Path)
 
 
 class BenchmarkDescription(TypedDict):

@@ -47,7 +47,7 @@ def decode_table(source: Source, table: Table, config: BenchmarkConfig, limit: i
             os.fsync(file.fileno())
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **columns)
-    train_count = int((columns["row"] < table.train_count).sum())
+    train_count = int((columns["row"] < table.train.count).sum())
     manifest = Manifest(
         version=VERSION,
         dataset=table.name,
@@ -88,7 +88,7 @@ def _decode_rows(
                 skipped.append(f"{table.describe(row)}\t{reason}")
                 continue
             keep(pixels)
-            digests["train" if row < table.train_count else "test"].update(pixels.data)
+            digests["train" if row < table.train.count else "test"].update(pixels.data)
             checks.append(zlib.crc32(pixels.data))
             rows.append(row)
     columns = {"row": np.asarray(rows, dtype="<i8"), "check": np.asarray(checks, dtype="<u4")}
@@ -97,7 +97,7 @@ def _decode_rows(
             columns[name] = column[columns["row"]].astype("<i8")
     _refuse_empty(table, columns, skipped)
     content: dict[str, str] = {}
-    for split, mask in (("train", columns["row"] < table.train_count), ("test", columns["row"] >= table.train_count)):
+    for split, mask in (("train", columns["row"] < table.train.count), ("test", columns["row"] >= table.train.count)):
         for name in ("label", "episode"):
             if name in columns:
                 digests[split].update(f"{name}s".encode() + columns[name][mask].tobytes())
@@ -108,9 +108,9 @@ def _decode_rows(
 
 def _refuse_empty(table: Table, columns: dict[str, np.ndarray], skipped: list[str]) -> None:
     """Every split, class and episode needs an image that can be decoded."""
-    train = columns["row"] < table.train_count
+    train = columns["row"] < table.train.count
     example = f" {len(skipped)} images cannot be decoded, the first is {skipped[0]}." if skipped else ""
-    if not train.any() or (table.test_count and train.all()):
+    if not train.any() or (table.test and train.all()):
         split = "test" if train.any() else "training"
         raise UserError(f"{table.name}: none of the {split} images can be decoded.{example}")
     for kind, name, names in (("class", "label", table.class_names), ("episode", "episode", table.episode_names)):
@@ -126,7 +126,7 @@ def _choose_size(table: Table, size: int | None) -> tuple[int, list[str]]:
     if size is not None:
         return size, []
     dimensions: list[tuple[int, int]] = []
-    for encoded in table.read(range(0, table.train_count, max(1, table.train_count // SIZE_SAMPLE))):
+    for encoded in table.read(range(0, table.train.count, max(1, table.train.count // SIZE_SAMPLE))):
         with contextlib.suppress(UndecodableImage):
             dimensions.append(image_dimensions(encoded))
     if not dimensions:

@@ -6,14 +6,13 @@ name, with numbers inside names compared as numbers. The same class name in two 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from osiris.console import printable
-from osiris.data.table import Rows, Source, Table, Values, make_table, natural
+from osiris.data.table import Rows, Source, Values, digest, make_source, natural, stamp
 from osiris.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
@@ -102,40 +101,35 @@ def folder_source(folder: Path, by_class: bool = False, test: Path | None = None
                 f"{roots[split]} has no images ({', '.join(EXTENSIONS)}). Expected EPISODE/image.jpg or "
                 f"EPISODE/CLASS/image.jpg in it. {' '.join(notices)}".rstrip()
             )
+    depth = 1 if by_class else 2
+    without = sum(len(parts) <= depth for parts in listings["train"].files)
+    if 0 < without < len(listings["train"].files):
+        count = len(listings["train"].files)
+        notices.append(f"{without} of {count} images are not in a class folder: all labels are ignored.")
+
+    def rows(listing: Listing) -> Rows:
+        labels = None if without else [parts[depth - 1] if len(parts) > depth else None for parts in listing.files]
+        episodes = [parts[0] if len(parts) > 1 else listing.root.name for parts in listing.files]
+        return path_rows(listing.paths(), labels, episodes, folder)
+
     name = folder.resolve().name or "folder"
-    stamps = [
-        f"{split} {'/'.join(parts)} {stamp(path)}"
-        for split, listing in listings.items()
-        for parts, path in zip(listing.files, listing.paths())
-    ]
-    content = (digest(stamps), f"by_class={by_class}")
-    return Source(name, lambda: _table(name, listings, by_class, notices), content, origin=str(folder.resolve()))
+    return make_source(name, *map(rows, listings.values()), notices=notices)
 
 
-def paths_source(
-    name: str,
-    paths: Sequence[str | Path],
-    labels: Values | None = None,
-    episodes: Values | None = None,
-    class_names: Sequence[str] | None = None,
-) -> Source:
-    """A list of image files."""
+def path_rows(
+    paths: Sequence[Path], labels: Values | None = None, episodes: Values | None = None, folder: Path | None = None
+) -> Rows:
+    """Image files, all of them in `folder` (default: the closest folder that holds them)."""
     register_heic()
-    files = [Path(path).expanduser() for path in paths]
-    columns = [None if values is None else [str(value) for value in values] for values in (labels, episodes)]
-    fingerprint = digest([*(f"{path.absolute()} {stamp(path)}" for path in files), repr((columns, class_names))])
-    rows = path_rows(files, labels, episodes)
-    origin = os.path.commonpath([path.absolute().parent for path in files])
-    return Source(name, lambda: make_table(name, rows, class_names=class_names), (fingerprint,), origin=origin)
-
-
-def path_rows(paths: Sequence[Path], labels: Values | None = None, episodes: Values | None = None) -> Rows:
+    folder = folder or Path(os.path.commonpath([path.parent for path in paths]))
     return Rows(
         len(paths),
         lambda rows: [paths[row] for row in rows],
         lambda row: printable(str(paths[row])).replace("\n", "\\n"),
         labels,
         episodes,
+        digest([f"{os.path.relpath(path, folder)} {stamp(path)}" for path in paths]),
+        str(folder.resolve()),
     )
 
 
@@ -159,34 +153,3 @@ def _leave_out_loose(listing: Listing) -> list[str]:
         return []
     listing.files = inside
     return [f"{loose} image(s) directly in {listing.root}, outside of its folders, are left out."]
-
-
-def _table(name: str, listings: dict[str, Listing], by_class: bool, notices: list[str]) -> Table:
-    depth = 1 if by_class else 2
-    train = listings["train"].files
-    without = sum(len(parts) <= depth for parts in train)
-    told = list(notices)
-    if 0 < without < len(train):
-        told.append(f"{without} of {len(train)} images are not in a class folder: all labels are ignored.")
-
-    def rows(listing: Listing) -> Rows:
-        labels = None if without else [parts[depth - 1] if len(parts) > depth else None for parts in listing.files]
-        episodes = [parts[0] if len(parts) > 1 else listing.root.name for parts in listing.files]
-        return path_rows(listing.paths(), labels, episodes)
-
-    return make_table(
-        name, rows(listings["train"]), rows(listings["test"]) if "test" in listings else None, notices=told
-    )
-
-
-def stamp(path: Path) -> str:
-    """Size and time of a file: changes when the file does."""
-    try:
-        status = path.stat()
-    except OSError:
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def digest(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 from osiris.console import notice
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
-from osiris.data.folder import digest, stamp
 from osiris.data.local_copies import LocalCopy, check_parquet, find_local_copy, fingerprint, resolve_place
 from osiris.data.names import KnownDataset
-from osiris.data.table import Rows, Source, Table, Values, make_table
+from osiris.data.table import Rows, Source, Table, Values, digest, make_table, stamp
 from osiris.errors import UserError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -48,21 +47,18 @@ def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
 
     def read_table() -> Table:
         splits = _read_parquet(copy) if copy is not None else fetch(known.repository)
+        rows: list[Rows] = []
         for split in ("train", known.test_split):
             if split not in splits:
                 raise UserError(f"{known.name} should have a split {split!r} and has only {', '.join(splits)}.")
             for column in (known.image_column, known.label_column):
-                if column not in splits[split].features:
-                    columns = ", ".join(splits[split].features)
-                    raise UserError(f"{known.name} should have a column {column!r} and has only {columns}.")
+                _require(known.name, splits[split], column)
             names = getattr(splits[split].features[known.label_column], "names", None)
             if names is not None and tuple(names) != known.class_ids:
                 raise UserError(f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}")
-        train, test = (
-            _rows(splits[split], known.image_column, part, _column(splits[split], known.label_column))
-            for split, part in (("train", "train"), (known.test_split, "test"))
-        )
-        table = make_table(known.name, train, test, known.class_ids)
+            part, labels = "test" if rows else "train", _column(splits[split], known.label_column)
+            rows.append(_rows(splits[split], known.image_column, part, labels))
+        table = make_table(known.name, *rows, class_names=known.class_ids)
         return replace(table, class_names=known.class_names, episode=None, episode_names=())
 
     return Source(known.name, read_table, content, known, local=copy is not None)
@@ -86,7 +82,7 @@ def splits_table(
     image_column = _image_column(name, train, image_column)
     if labels is None and "label" in train.features:
         labels = "label"
-    for column, flag in ((labels, "--label-column"), (episodes, "--episode-column")):
+    for column, flag in ((labels, "--label-column "), (episodes, "--episode-column ")):
         if isinstance(column, str):
             _require(name, train, column, flag)
     class_names = getattr(train.features[labels], "names", None) if isinstance(labels, str) else None
@@ -114,7 +110,7 @@ def _image_column(name: str, table: Any, column: str | None) -> str:
     import datasets
 
     if column is not None:
-        _require(name, table, column, "--image-column")
+        _require(name, table, column, "--image-column ")
         return column
     columns = [key for key, feature in table.features.items() if isinstance(feature, datasets.Image)]
     if len(columns) != 1:
@@ -123,9 +119,10 @@ def _image_column(name: str, table: Any, column: str | None) -> str:
     return columns[0]
 
 
-def _require(name: str, table: Any, column: str, flag: str) -> None:
+def _require(name: str, table: Any, column: str, flag: str = "") -> None:
     if column not in table.features:
-        raise UserError(f"{flag} {column!r}: {name} has only the columns {', '.join(table.features)}.")
+        present = ", ".join(table.features)
+        raise UserError(f"{flag}{column!r}: there is no such column. {name} has only the columns {present}.")
 
 
 def _rows(table: Any, column: str, part: str, labels: Values | None, episodes: Values | None = None) -> Rows:

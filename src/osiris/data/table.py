@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,10 @@ class Rows:
     """Names a row in a message: its path, or its number."""
     labels: Values | None = None
     episodes: Values | None = None
+    content: str | None = None
+    """Identifies the images without reading them; None for images in memory, which are not cached."""
+    folder: str = ""
+    """The folder that holds the files of all images, if they are files."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,8 @@ class Table:
     """One row per image, training rows first, then test rows. Labels and episodes are positions in their names."""
 
     name: str
-    read: Callable[[Sequence[int]], list[Encoded]]
-    describe: Callable[[int], str]
-    train_count: int
-    test_count: int
+    train: Rows
+    test: Rows | None
     label: np.ndarray | None
     episode: np.ndarray | None
     class_names: tuple[str, ...] = ()
@@ -46,12 +50,23 @@ class Table:
     notices: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return self.train_count + self.test_count
+        return self.train.count + (self.test.count if self.test else 0)
+
+    def read(self, rows: Sequence[int]) -> list[Encoded]:
+        """The encoded images of some rows, in ascending order."""
+        border = self.train.count
+        test_rows = [row - border for row in rows if row >= border]
+        train = self.train.read(rows[: len(rows) - len(test_rows)])
+        return train + self.test.read(test_rows) if self.test and test_rows else train
+
+    def describe(self, row: int) -> str:
+        in_test = self.test is not None and row >= self.train.count
+        return self.test.describe(row - self.train.count) if self.test and in_test else self.train.describe(row)
 
     def as_one_episode(self, name: str) -> Table:
         """The training images without labels."""
-        zeros = np.zeros(self.train_count, dtype=np.int64)
-        return replace(self, test_count=0, label=None, class_names=(), episode=zeros, episode_names=(name,))
+        zeros = np.zeros(self.train.count, dtype=np.int64)
+        return replace(self, test=None, label=None, class_names=(), episode=zeros, episode_names=(name,))
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,40 @@ class Source:
     """All images are one episode of a learner, which reads them once."""
 
 
+def make_source(
+    name: str,
+    train: Rows,
+    test: Rows | None = None,
+    class_names: Sequence[str] | None = None,
+    notices: Sequence[str] = (),
+) -> Source:
+    """The user's own images, with what identifies them where they are files."""
+    contents = [
+        None if rows.content is None else (rows.content, _texts(rows.labels), _texts(rows.episodes))
+        for rows in (train, test)
+        if rows is not None
+    ]
+    fingerprint = None if None in contents else (digest([repr((contents, class_names))]),)
+    return Source(name, lambda: make_table(name, train, test, class_names, notices), fingerprint, origin=train.folder)
+
+
+def _texts(values: Values | None) -> list[str] | None:
+    return None if values is None else [str(value) for value in values]
+
+
+def stamp(path: Path) -> str:
+    """Size and time of a file: changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
 def make_table(
     name: str,
     train: Rows,
@@ -83,38 +132,29 @@ def make_table(
     Test images need labels that also occur in training. Without episodes of their own they belong to the episode of
     their class.
     """
-    told = list(notices)
     if not train.count:
         raise UserError(f"{name} has no training images.")
     if test is not None and train.labels is None:
-        told.append("there are no labels: the test images are not used.")
+        notices = [*notices, "there are no labels: the test images are not used."]
         test = None
-    label, classes = _number(train.labels, train.count, f"{name}: labels", class_names)
-    episode, episodes = _number(train.episodes, train.count, f"{name}: episodes")
-    if len(episodes) == train.count > 10:
+    label, episode, classes = None, np.zeros(train.count, dtype=np.int64), Numbering()
+    if train.labels is not None:
+        classes = numbering(train.labels, train.count, f"{name}: labels", class_names)
+        label = classes.numbers(train.labels, train.count, f"{name}: labels")
+    episodes = Numbering({"all": 0}, ("all",))
+    if train.episodes is not None:
+        episodes = numbering(train.episodes, train.count, f"{name}: episodes")
+        episode = episodes.numbers(train.episodes, train.count, f"{name}: episodes")
+    if len(episodes.names) == train.count > 10:
         raise UserError(f"{name}: every image has its own episode. Use a coarser value, such as a date or a place.")
-    if episode is None:
-        episode, episodes = np.zeros(train.count, dtype=np.int64), ("all",)
-    if test is None:
-        return Table(name, train.read, train.describe, train.count, 0, label, episode, classes, episodes, tuple(told))
-    assert label is not None
-    test_label = _number_like(test.labels, test.count, classes, f"{name}: test labels", class_names is not None)
-    if test.episodes is not None:
-        test_episode = _number_like(test.episodes, test.count, episodes, f"{name}: test episodes")
-    else:
-        test_episode = _episode_of_class(name, label, episode, test_label, classes)
-    return Table(
-        name,
-        _join(train.read, test.read, train.count),
-        lambda row: train.describe(row) if row < train.count else test.describe(row - train.count),
-        train.count,
-        test.count,
-        np.concatenate([label, test_label]),
-        np.concatenate([episode, test_episode]),
-        classes,
-        episodes,
-        tuple(told),
-    )
+    if test is not None and label is not None:
+        test_label = classes.numbers(test.labels, test.count, f"{name}: test labels")
+        if test.episodes is not None:
+            test_episode = episodes.numbers(test.episodes, test.count, f"{name}: test episodes")
+        else:
+            test_episode = _episode_of_class(name, label, episode, test_label, classes.names)
+        label, episode = np.concatenate([label, test_label]), np.concatenate([episode, test_episode])
+    return Table(name, train, test, label, episode, classes.names, episodes.names, tuple(notices))
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -123,13 +163,37 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces if piece]
 
 
-def _join(first: Callable, second: Callable, border: int) -> Callable[[Sequence[int]], list[Encoded]]:
-    def read(rows: Sequence[int]) -> list[Encoded]:
-        before, after = [row for row in rows if row < border], [row - border for row in rows if row >= border]
-        assert list(rows[: len(before)]) == before, "training rows come first"
-        return (first(before) if before else []) + (second(after) if after else [])
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers of labels or episodes."""
 
-    return read
+    number_of: dict[str, int] = field(default_factory=dict)
+    """By the value as text."""
+    names: tuple[str, ...] = ()
+    """By number."""
+
+    def numbers(self, values: Values | None, count: int, what: str) -> np.ndarray:
+        if values is None:
+            raise UserError(f"{what} are missing: give one for each test image, as for the training images.")
+        texts = [str(value) for value in _plain(values, count, what)]
+        for text in texts:
+            if text not in self.number_of:
+                raise UserError(f"{what} contain {text!r}, which has no training images.")
+        return np.asarray([self.number_of[text] for text in texts], dtype=np.int64)
+
+
+def numbering(values: Values, count: int, what: str, names: Sequence[str] | None = None) -> Numbering:
+    """The distinct values in order; with `names`, the values are positions in it."""
+    plain = _plain(values, count, what)
+    if names is None:
+        distinct = sorted(set(plain), key=natural if isinstance(plain[0], str) else None)
+        texts = tuple(str(value) for value in distinct)
+        return Numbering({text: number for number, text in enumerate(texts)}, texts)
+    if len(set(names)) < len(names):
+        raise UserError(f"{what}: class_names contains the same name twice.")
+    if type(plain[0]) is not int or min(plain) < 0 or max(plain) >= len(names):
+        raise UserError(f"{what} must be whole numbers from 0 to {len(names) - 1}, one for each class name.")
+    return Numbering({str(number): number for number in range(len(names))}, tuple(names))
 
 
 def _plain(values: Values, count: int, what: str) -> list[Any]:
@@ -147,38 +211,6 @@ def _plain(values: Values, count: int, what: str) -> list[Any]:
     if not kinds <= {int, bool, str, datetime.date, datetime.datetime} or len(kinds) > 1:
         raise UserError(f"{what} must be whole numbers, strings or dates, not {plain[0]!r}.")
     return [value.date() if isinstance(value, datetime.datetime) else value for value in plain]
-
-
-def _number(
-    values: Values | None, count: int, what: str, names: Sequence[str] | None = None
-) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """For each image the position of its value, and the distinct values in order, as text."""
-    if values is None:
-        return None, ()
-    plain = _plain(values, count, what)
-    if names is not None:
-        if len(set(names)) < len(names):
-            raise UserError(f"{what}: class_names contains the same name twice.")
-        if type(plain[0]) is not int or min(plain) < 0 or max(plain) >= len(names):
-            raise UserError(f"{what} must be whole numbers from 0 to {len(names) - 1}, one for each class name.")
-        return np.asarray(plain, dtype=np.int64), tuple(names)
-    distinct = sorted(set(plain), key=natural if isinstance(plain[0], str) else None)
-    position = {value: number for number, value in enumerate(distinct)}
-    return np.asarray([position[value] for value in plain], dtype=np.int64), tuple(str(value) for value in distinct)
-
-
-def _number_like(
-    values: Values | None, count: int, names: tuple[str, ...], what: str, positions: bool = False
-) -> np.ndarray:
-    """Number the values of the test images as those of the training images were numbered."""
-    if values is None:
-        raise UserError(f"{what} are missing: give one for each test image, as for the training images.")
-    known = {str(position) if positions else name: position for position, name in enumerate(names)}
-    texts = [str(value) for value in _plain(values, count, what)]
-    for text in texts:
-        if text not in known:
-            raise UserError(f"{what} contain {text!r}, which has no training images.")
-    return np.asarray([known[text] for text in texts], dtype=np.int64)
 
 
 def _episode_of_class(
