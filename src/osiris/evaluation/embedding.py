@@ -55,7 +55,7 @@ class Embedder:
         rows: list[int] = []
 
         def decoded() -> Iterator[np.ndarray]:
-            for row, image in enumerate(decode_all(table.read, table.train_count, self.image_size)):
+            for row, image in enumerate(decode_all(table.read, len(table), self.image_size)):
                 if not isinstance(image, UndecodableImage):
                     rows.append(row)
                     yield image
