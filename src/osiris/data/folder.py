@@ -113,7 +113,8 @@ def folder_source(folder: Path, by_class: bool = False, test: Path | None = None
         return path_rows(listing.paths(), labels, episodes, folder)
 
     name = folder.resolve().name or "folder"
-    return make_source(name, *map(rows, listings.values()), notices=notices)
+    test_rows = rows(listings["test"]) if "test" in listings else None
+    return make_source(name, rows(listings["train"]), test_rows, notices=notices)
 
 
 def path_rows(
