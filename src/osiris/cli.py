@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from osiris.errors import Diverged, Stopped, UserError, unknown
 from osiris.training.interrupt import Interrupt
@@ -99,6 +100,8 @@ def _fail(message: str, code: int) -> int:
 def entry() -> None:
     code = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if "OSIRIS_EXIT_CODE" in os.environ and os.environ["RANK"] == "0":
+            Path(os.environ["OSIRIS_EXIT_CODE"]).write_text(str(code))
         # Threads of the process group may still run while the interpreter shuts down, and then abort the process, which
         # torchrun would report as a failure. All files are closed by now.
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`torchrun -m osiris train`, with a worker that dies on the way."""
+"""`torchrun -m osiris train` and `osiris train --processes`, with a worker that dies on the way."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ from osiris.files import read_json
 from tiny_runs import arguments, log
 
 
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "osiris"]
+
+
 @pytest.fixture
-def torchrun(arrays: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def torchrun(
+    arrays: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Two processes at work, and their run directory."""
     run = tmp_path / "run"
     typed = [*arguments(arrays, run), "--epochs", "10", "--save-every", "0"]
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "osiris"]
+    launcher = getattr(request, "param", TORCHRUN)
+    typed += ["--processes", "2"] if launcher is not TORCHRUN else []
     environment = {**os.environ, "OSIRIS_CACHE": str(tmp_path / "cache")}
     with (tmp_path / "output").open("wb") as output:
         command = [sys.executable, "-m", *launcher, *typed]
@@ -67,14 +73,16 @@ def test_a_dead_worker_is_replaced_and_the_run_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("torchrun", "code"), [(TORCHRUN, 1), (["osiris"], 75)], indirect=["torchrun"])
 def test_a_signal_to_the_launcher_saves_the_run(
-    torchrun: tuple[subprocess.Popen[bytes], Path], server: ForkServer, tmp_path: Path
+    torchrun: tuple[subprocess.Popen[bytes], Path], code: int, server: ForkServer, tmp_path: Path
 ) -> None:
-    """torchrun has an exit code of its own; the run continues all the same, here in one process."""
+    """torchrun has an exit code of its own; `osiris train --processes` returns the run's. The run continues all the
+    same, here in one process."""
     process, run = torchrun
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) != 0
-    assert "state saved" in (tmp_path / "output").read_text()
+    assert process.wait(timeout=60) == code
+    assert "the state is saved" in (tmp_path / "output").read_text()
     typed = ["train", "--resume", str(run), "--quiet"]
     assert server.run("command", tmp_path / "more", arguments=typed) == 0, (tmp_path / "more").read_text()
     assert [start["processes"] for start in read_json(run / "environment.json")] == [2, 1]

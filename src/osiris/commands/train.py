@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +16,7 @@ from typing import Annotated
 import tyro
 
 from osiris.console import notice
-from osiris.errors import UserError
+from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
 from osiris.training.config import Config
 from osiris.training.presets import choose_preset, preset
@@ -31,7 +35,7 @@ class Args:
       osiris train --resume runs/x                 continue an interrupted run
       osiris train --resume runs/x --add-task photos/december
       osiris train --config runs/x/config.json --out runs/again
-      torchrun --nproc-per-node=2 -m osiris train --benchmark tinyworld --preset fast --out runs/two
+      osiris train --processes 2 --benchmark tinyworld --preset fast --out runs/two
     """
 
     config: Annotated[Config, tyro.conf.arg(name="")]
@@ -43,12 +47,21 @@ class Args:
     """Give a finished run (--resume) one more task: a folder of images. Its earlier images are not needed."""
     first_task: Path | None = None
     """Take the first task, which is the same for every method, from this file; without it, train and write it."""
+    processes: int = 1
+    """Processes on this machine that share each batch (one per GPU). For several machines, use torchrun."""
     no_lock: bool = False
     """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
 
 
 def parse(argv: list[str]) -> Args:
     """Presets depend on the benchmark, so those two are read first; every other flag then overrides the preset."""
+    outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    outer.add_argument("--processes", type=int, default=1)
+    launched, argv = outer.parse_known_args(argv)
+    if launched.processes < 1:
+        raise UserError(f"--processes is {launched.processes}; give a number of at least 1.")
+    if launched.processes > 1 and not {"-h", "--help"} & set(argv):
+        raise SystemExit(launch(launched.processes, ["train", *argv]))
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset")
     first.add_argument("--benchmark")
@@ -83,6 +96,24 @@ def parse(argv: list[str]) -> Args:
     if reason and not args.quiet:
         notice(f"no --preset given: {base.preset}, because {reason}.")
     return args
+
+
+def launch(processes: int, arguments: list[str]) -> int:
+    """Run `osiris ARGUMENTS` in several processes through torchrun. torchrun reports every failure as 1, so the exit
+    code is that of the first process."""
+    with tempfile.TemporaryDirectory() as folder:
+        code_file = Path(folder) / "code"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        torchrun = subprocess.Popen(
+            [*command, "-m", "osiris", *arguments], env=os.environ | {"OSIRIS_EXIT_CODE": str(code_file)}
+        )
+        try:
+            code = torchrun.wait()
+        except (Stopped, KeyboardInterrupt) as stop:
+            if isinstance(stop, Stopped):  # Ctrl-C reaches every process of the terminal by itself
+                torchrun.terminate()
+            code = torchrun.wait()
+        return int(code_file.read_text()) if code_file.exists() else code
 
 
 def default_out(config: Config) -> Path:
