@@ -27,7 +27,7 @@ from osiris.framework.cost import total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method
 from osiris.framework.table1 import COLUMNS, Facts, facts
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.report.comparison import ablation_table
+from osiris.report.comparison import published_ablation_table
 from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
 FOLDER = Path(__file__).parent / "methods"
@@ -131,7 +131,7 @@ def table(kind: str) -> str:
 
 
 def ablation(protocol: str) -> str:
-    return ablation_table(protocol).markdown().strip()
+    return published_ablation_table(protocol).markdown().strip()
 
 
 def ours(name: str) -> str:

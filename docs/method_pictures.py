@@ -278,7 +278,7 @@ def _weight(value: float) -> str:
 
 def render(method: Method) -> str:
     """The SVG, with the trace as its description."""
-    with matplotlib.rc_context({**SETTINGS, "axes.grid": False, "svg.fonttype": "path", "text.parse_math": True}):
+    with matplotlib.rc_context({"axes.grid": False, "svg.fonttype": "path", "text.parse_math": True}, SETTINGS):
         figure = Figure(figsize=(1, 1))
         axes = figure.add_axes((0, 0, 1, 1))
         paint(axes, lay_out(trace(method)), method.stream)

@@ -6,7 +6,7 @@ import pytest
 
 from osiris.claims import judges
 from osiris.claims.claims import CLAIMS, Claim, judge, tally
-from osiris.claims.evidence import Evidence, RunNumbers, from_paper, from_runs
+from osiris.claims.evidence import Evidence, from_paper, samples_by_method
 from osiris.evaluation.statistics import Sample
 
 METRICS = tuple(prefix + metric for prefix in ("", "task-aware ") for metric in "AFKCT")
@@ -14,12 +14,11 @@ METRICS = tuple(prefix + metric for prefix in ("", "task-aware ") for metric in 
 
 def evidence(values: dict[str, tuple[float, ...]], benchmark: str = "tinyworld", smoke: bool = False) -> Evidence:
     """evidence({"osiris-d": (50, 51, 52), "ft": (40, 41, 42)}): every metric of methods over seeds 0, 1, ..."""
-    runs = [
-        RunNumbers(name, seed, dict.fromkeys(METRICS, value))
+    runs = {
+        name: {seed: dict.fromkeys(METRICS, value) for seed, value in enumerate(numbers)}
         for name, numbers in values.items()
-        for seed, value in enumerate(numbers)
-    ]
-    return from_runs(benchmark, runs, smoke=smoke)
+    }
+    return Evidence(benchmark, samples_by_method(runs), meaningful=not smoke)
 
 
 def about(benchmark: str, samples: dict[tuple[str, str], float], environments: tuple[str, ...] = ()) -> Evidence:

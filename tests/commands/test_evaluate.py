@@ -11,8 +11,8 @@ import pytest
 from osiris.cli import main
 from osiris.evaluation.config import BASELINES
 from osiris.evaluation.runs import load_runs
+from osiris.report.comparison import main_table
 from osiris.report.studies import studies
-from osiris.report.study_tables import main_table
 from osiris.report.tables import Number
 from tiny_runs import arguments, write_arrays
 

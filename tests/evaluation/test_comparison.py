@@ -97,7 +97,8 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
     made = comparison_table(load_runs([runs]))
     rows = by_method(made)
     assert "class-agnostic" in made.title and "hash200" in made.title
-    assert list(rows) == ["ft", "osiris-d", "offline"] and rows["ft"][1] == "3"
+    assert list(rows) == ["untrained encoder", "ft", "osiris-d", "offline"] and rows["ft"][1] == "3"
+    assert rows["untrained encoder"][1:3] == ("", Number(5.0)), "features that were not learned"
     assert rows["osiris-d"][2] == Number(51.0, 1.0, "best") and rows["ft"][2].mean == 45.0
     assert rows["offline"][2] == Number(53.0, 1.0, None) and rows["offline"][3] == Number(None)
     assert rows["osiris-d"][3].mark == "best"  # less forgetting is better
@@ -111,10 +112,11 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
 
 def test_one_seed_has_no_deviation_and_no_t_test_but_a_bootstrap(tmp_path):
     paths = [write_run(tmp_path, "ft", 0, 40.0), write_run(tmp_path, "er", 0, 60.0)]
-    rows = by_method(comparison_table(load_runs(paths)))
-    assert (
-        rows["ft"][2] == Number(40.0, None, "second") and rows["ft"][-2] == "" and rows["ft"][-1].startswith("-20.0 [")
-    )
+    made = comparison_table(load_runs(paths))
+    rows = by_method(made)
+    assert rows["ft"][2] == Number(40.0, None, "second") and rows["ft"][-1].startswith("-20.0 [")
+    notes = " ".join(made.notes)
+    assert "bootstrap" in notes and "t-test" not in notes, "a note about p only if there is a p"
 
 
 def test_without_arrays_or_company_the_columns_disappear(tmp_path):
@@ -132,7 +134,7 @@ def test_what_else_is_refused(runs):
     write_run(runs / "more", "ft", 0, 40.0)
     with pytest.raises(UserError, match=r"both ft with seed 0.*--by run"):
         comparison_table(load_runs([runs]))
-    assert len(comparison_table(load_runs([runs]), by="run").rows) == 10
+    assert len(comparison_table(load_runs([runs]), by="run").rows) == 10 + 1
     unfinished = write_run(runs / "unfinished", "er", 0, 40.0, complete=False, evaluations=[SCORES])
     with pytest.raises(UserError, match="finished 1 of 2 tasks"):
         comparison_table(load_runs([unfinished]))
@@ -170,8 +172,10 @@ def test_the_paper_beside_ours(runs):
     write_run(runs, "osiris-d/no-cross", 0, 44.0)
     made = comparison_table(load_runs([runs]), with_paper=True)
     names = [str(row[0]) for row in made.rows]
-    assert names == ["ft", "  paper", "osiris-d", "  paper", "osiris-d/no-cross", "  paper", "offline", "  paper"]
-    assert made.rows[3][2] == Number(50.1, 0.2) and made.rows[5][2] == Number(45.9, 0.1)
+    methods = ("ft", "osiris-d", "osiris-d/no-cross", "offline")
+    assert names == ["untrained encoder", *(name for method in methods for name in (method, "  paper"))]
+    assert made.rules == {1, 3, 5, 7}
+    assert made.rows[4][2] == Number(50.1, 0.2) and made.rows[6][2] == Number(45.9, 0.1)
     assert any("ResNet-18" in note for note in made.notes)
 
 

@@ -43,7 +43,7 @@ def source(study: Study) -> Source:
 def drawn(study: Study, source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure | None]:
     cache = tmp_path_factory.mktemp("cache")
     measured, _ = overfitting.overfitting_points(study, source, cache, slow=False)
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.rc_context(fname=SETTINGS):
         return {
             "overview": accuracy.overview(study),
             "accuracy": accuracy.through_training(study),

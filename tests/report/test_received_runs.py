@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 from osiris.cli import main
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
+from osiris.evaluation.untrusted import LONGEST_NAME, harmless, safe_name
 from osiris.report.page import make_report
 from osiris.report.studies import studies
-from osiris.report.untrusted import LONGEST_NAME, harmless, safe_name
 from web_page import checked
 
 EVIL = (

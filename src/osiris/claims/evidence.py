@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
-from osiris.evaluation.statistics import Sample
+from osiris.evaluation.statistics import Sample, samples_of
 
 TASK_AWARE = "task-aware "
 """Prefix of a quantity under the task-aware protocol: `task-aware A`. Without it, the protocol is class-agnostic."""
@@ -16,14 +16,9 @@ BATCH_NORM = " with BatchNorm"
 """Suffix of a method trained with BatchNorm: `ft with BatchNorm`. Without it, the encoder has GroupNorm."""
 
 
-@dataclass(frozen=True)
-class RunNumbers:
-    """Every quantity measured on one run, in percent."""
-
-    method: str
-    seed: int
-    values: Mapping[str, float]
-    """`A`, `task-aware A`, `accuracy in city`, `similarity in city`, `overfitting in h`, `late plasticity`, ..."""
+Quantities = Mapping[str, float | None]
+"""Measured on one run, in percent: `A`, `task-aware A`, `accuracy in city`, `similarity in city`, `overfitting in h`,
+`late plasticity`, ..."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,8 @@ class Evidence:
     """How the runs differ from the paper's."""
     meaningful: bool = True
     """False for smoke runs, which decide nothing."""
+    elsewhere: Mapping[str, Evidence] = field(default_factory=dict)
+    """Benchmark -> evidence, for claims that compare benchmarks."""
 
     def get(self, method: str, quantity: str) -> Sample | None:
         return self.samples.get((method, quantity))
@@ -57,19 +54,14 @@ def groups() -> dict[str, str]:
     return {name: group for group, names in GROUPS.items() for name in names}
 
 
-def from_runs(
-    benchmark: str, runs: Iterable[RunNumbers], environments: tuple[str, ...] = (), scale: str = "", smoke: bool = False
-) -> Evidence:
-    by_seed: dict[tuple[str, str], dict[int, float]] = {}
-    for run in runs:
-        for quantity, value in run.values.items():
-            by_seed.setdefault((run.method, quantity), {})[run.seed] = value
-    samples = {key: Sample.of(values) for key, values in by_seed.items()}
-    return Evidence(benchmark, samples, environments, scale, not smoke)
+def samples_by_method(runs: Mapping[str, Mapping[int, Quantities]]) -> dict[tuple[str, str], Sample]:
+    """The samples of an `Evidence`, from the quantities of each method and seed."""
+    samples = {method: samples_of(by_seed) for method, by_seed in runs.items()}
+    return {(method, quantity): sample for method, each in samples.items() for quantity, sample in each.items()}
 
 
 def from_paper() -> list[Evidence]:
-    """The published tables (their deviations taken as sample deviations)."""
+    """The published tables; their deviations are taken as sample deviations."""
     evidence = []
     for benchmark in published.benchmarks():
         samples: dict[tuple[str, str], Sample] = {}

@@ -1,4 +1,4 @@
-"""The judges: functions that turn evidence into a verdict.
+"""Judges: functions that turn evidence into a verdict.
 
 A comparison is decided by a t-test over seeds (paired where the methods share seeds) at p < 0.05 with at least three
 seeds on either side. A claim that consists of several comparisons holds if each of them holds, and is contradicted if
@@ -31,6 +31,13 @@ class Outcome:
     p: float = 1.0
     in_favour: bool = False
     """Whether the means agree with the claim, significantly or not."""
+
+    @property
+    def described(self) -> str:
+        """The verdict; for an undecided claim, also on which side the means are."""
+        if self.verdict != "undecided":
+            return self.verdict
+        return f"undecided, means {'in favour' if self.in_favour else 'against'}"
 
 
 Judge = Callable[[Evidence], Outcome]
@@ -194,7 +201,7 @@ def between(method: str, quantity: str, low: float | None = None, high: float | 
 
 
 def gain_shrinks(method: str, reference: str, before: str, after: str) -> Judge:
-    """What a method adds to the A of a reference is less with suffix `after` than with suffix `before`."""
+    """A method adds less to the A of a reference with suffix `after` than with suffix `before`."""
 
     def judge(evidence: Evidence) -> Outcome:
         gains = []
@@ -207,38 +214,39 @@ def gain_shrinks(method: str, reference: str, before: str, after: str) -> Judge:
     return judge
 
 
-def in_environments(which: Literal["last", "earlier"], kind: str, judge_of: Callable[[str], Judge]) -> Judge:
-    """`judge_of(quantity)` in the last environment, or in each of the earlier ones."""
-
+def _in_environments(which: slice, judge_of: Callable[[str], Judge], kind: str) -> Judge:
     def judge(evidence: Evidence) -> Outcome:
-        names = evidence.environments
-        if len(names) < 2:
+        if len(evidence.environments) < 2:
             return not_run("a benchmark with environments")
-        chosen = names[-1:] if which == "last" else names[:-1]
-        return every(*(judge_of(f"{kind} in {name}")(evidence) for name in chosen))
+        return every(*(judge_of(f"{kind} in {name}")(evidence) for name in evidence.environments[which]))
 
     return judge
 
 
-def more_than_on(others: Sequence[str], quantity: str) -> Callable[[Evidence, Sequence[Evidence]], Outcome]:
+def in_last(judge_of: Callable[[str], Judge], kind: str = "accuracy") -> Judge:
+    """`judge_of(quantity)` in the last environment."""
+    return _in_environments(slice(-1, None), judge_of, kind)
+
+
+def in_earlier(judge_of: Callable[[str], Judge], kind: str = "accuracy") -> Judge:
+    """`judge_of(quantity)` in each environment but the last."""
+    return _in_environments(slice(-1), judge_of, kind)
+
+
+def more_than_on(others: Sequence[str], quantity: str) -> Judge:
     """Every method has more of a quantity here than on each of the other benchmarks."""
 
-    def judge(evidence: Evidence, everywhere: Sequence[Evidence]) -> Outcome:
-        known = {one.benchmark: one for one in everywhere}
-        there = [known[name] for name in others if name in known]
+    def judge(evidence: Evidence) -> Outcome:
+        there = [evidence.elsewhere[name] for name in others if name in evidence.elsewhere]
         shared = [name for name in evidence.methods(quantity) if all(one.get(name, quantity) for one in there)]
         if len(there) < len(others) or len(shared) < 2:
             return not_run(f"two methods on each of {', '.join((evidence.benchmark, *others))}")
-        return every(
-            *(
-                _compare(
-                    quantity,
-                    (name, evidence.get(name, quantity)),
-                    (f"on {one.benchmark}", one.samples[(name, quantity)].unpaired()),
-                )
-                for name in shared
-                for one in there
-            )
-        )
+        outcomes = []
+        for name in shared:
+            for one in there:
+                other = one.samples[(name, quantity)].unpaired()
+                here = evidence.samples[(name, quantity)]
+                outcomes.append(_compare(quantity, (name, here), (f"on {one.benchmark}", other)))
+        return every(*outcomes)
 
     return judge

@@ -27,13 +27,13 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.report.comparison import ablation_table, environment_table, published_table
+    from osiris.report.comparison import published_ablation_table, published_environment_table, published_table
     from osiris.report.tables import show
 
     if args.table == "ablation":
-        table = ablation_table(args.protocol)
+        table = published_ablation_table(args.protocol)
     elif args.table == "environments":
-        table = environment_table()
+        table = published_environment_table()
     else:
         table = published_table(args.benchmark, args.protocol)
     show(table, args.format)

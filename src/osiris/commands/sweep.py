@@ -131,8 +131,8 @@ def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
     from osiris.console import console
     from osiris.evaluation.runs import load_runs
+    from osiris.report.comparison import main_table
     from osiris.report.studies import studies
-    from osiris.report.study_tables import main_table
     from osiris.report.tables import show
     from osiris.sweep.runner import finish
 
@@ -141,7 +141,7 @@ def summarise(directory: GridDirectory) -> int:
     finally:
         finished = [directory.folder(run) for run in directory.runs if directory.finished(run)]
         for study in studies(load_runs(finished))[0] if finished else []:
-            if study.labelled and study.protocols:
+            if study.protocols:
                 show(main_table(study, study.protocols[0]), "text")
     console.print(f"results: {directory.path / 'results.csv'}", highlight=False, soft_wrap=True)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)

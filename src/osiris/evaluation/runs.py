@@ -1,4 +1,4 @@
-"""Finished runs, read from their directories: for tables, figures and reports, here or anywhere."""
+"""Finished runs, read from their directories: for tables, figures and reports, on any machine."""
 
 from __future__ import annotations
 
@@ -8,60 +8,146 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.metrics_file import Baselines, Fingerprint, RunMetrics, mean_present, read_metrics, read_record
-from osiris.files import read_json
+from osiris.evaluation.metrics_file import Baselines, RunMetrics, mean_present, read_metrics, read_record
+from osiris.evaluation.untrusted import harmless, read_received, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from osiris.framework.methods import Method
+
+LABEL = 44
+"""Most characters of a label."""
+
+
+class LoggedStep(msgspec.Struct):
+    """A line of log.jsonl about one training step. Tasks count from 1."""
+
+    task: int
+    step: int
+    loss: float | None
+    terms: dict[str, float | None]
+    images_per_second: float | None = None
+    seconds: float | None = None
+    peak_memory_mb: float | None = None
+
+
+class LoggedOverfitting(msgspec.Struct):
+    """A line of log.jsonl about overfitting to the memory: space -> losses and their relative difference."""
+
+    task: int
+    step: int
+    spaces: dict[str, dict[str, float]]
+
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory with its metrics.json."""
+    """A run directory with its metrics.json. Files that were not copied along count as empty."""
 
     path: Path
     metrics: RunMetrics
+    number: int = 0
+    """In a report: its position in the list of commands, from 1."""
+    variant: str = ""
+    """In a report: the settings in which it differs from other runs of its method, such as `epochs=48`."""
 
     @property
     def method(self) -> str:
         return self.metrics.method
 
     @property
-    def benchmark(self) -> str:
-        return self.metrics.benchmark
+    def label(self) -> str:
+        """The method with its variant: `osiris-d (epochs=48)`."""
+        return shortened(f"{self.method} ({self.variant})" if self.variant else self.method, LABEL)
 
     @property
     def seed(self) -> int:
         return self.metrics.seed
 
     @property
-    def fingerprint(self) -> Fingerprint:
-        return self.metrics.fingerprint
-
-    @property
     def continual(self) -> bool:
         return self.metrics.continual
 
     @property
-    def complete(self) -> bool:
-        return self.metrics.complete
+    def task_count(self) -> int:
+        return len(self.metrics.task_names)
 
     @property
-    def protocols(self) -> list[str]:
-        return list(self.metrics.protocols)
+    def norm(self) -> str:
+        """Normalisation of the encoder: gn or bn."""
+        return self.metrics.fingerprint.encoder.get("norm", "gn")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.json, flat (`learning.epochs`); empty if the file was not copied along."""
-        path = self.path / "config.json"
-        if not path.exists():
-            return {}
-        record = read_json(path)
+        """config.json, flat: `learning.epochs`."""
+        record = read_received(self.path / "config.json", dict)
         return _flat(record.get("config", record))
+
+    @cached_property
+    def composition(self) -> Method | None:
+        """From config.json; None if that is missing or names terms of a module that is not installed here."""
+        from osiris.framework.composition import method_from_dict
+
+        record = read_received(self.path / "config.json", dict).get("composition")
+        try:
+            return method_from_dict(record) if record else None
+        except UserError:
+            return None
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether any term reads the memory; an unknown composition is assumed to."""
+        if self.composition is None:
+            return self.method not in ("ft", "offline", "d1-only")
+        return self.composition.reads_memory
+
+    @cached_property
+    def environment(self) -> list[dict[str, Any]]:
+        """environment.json: one entry per start of the run."""
+        return read_received(self.path / "environment.json", list)
+
+    @property
+    def command(self) -> str:
+        """The command line of the first start."""
+        return str(self.environment[0]["command"]) if self.environment else "(environment.json was not copied along)"
+
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        """log.jsonl, without lines that a crash cut short."""
+        path = self.path / "log.jsonl"
+        records = []
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            try:
+                records.append(msgspec.json.decode(line, type=dict))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+        return harmless(records)
+
+    @cached_property
+    def steps_logged(self) -> list[LoggedStep]:
+        return [msgspec.convert(record, LoggedStep) for record in self.log if record.get("event") == "step"]
+
+    @cached_property
+    def overfitting_logged(self) -> list[LoggedOverfitting]:
+        return [msgspec.convert(line, LoggedOverfitting) for line in self.log if line.get("event") == "overfitting"]
+
+    @cached_property
+    def steps(self) -> dict[int, int]:
+        """Task (from 1) -> its number of steps."""
+        counts: dict[int, int] = {}
+        for record in self.steps_logged:
+            counts[record.task] = max(counts.get(record.task, 0), record.step)
+        return counts
+
+    def place(self, task: int, step: int) -> float:
+        """Where a step of a task (from 0) lies on an axis that counts tasks."""
+        part = step / max(1, self.steps.get(task + 1, 0))
+        return task + part if self.continual else self.task_count * part
 
     def baseline_accuracies(self, protocol: str) -> dict[str, float]:
         """A of features that were not learned, under one protocol: the untrained encoder, and what
@@ -72,9 +158,14 @@ class Run:
         accuracies["untrained encoder"] = self.metrics[protocol].untrained
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The files with the weights after each task."""
+        return sorted((self.path / "checkpoints").glob("task-*.safetensors"), key=lambda path: (len(path.name), path))
+
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
-        paths = sorted((self.path / "checkpoints").glob("task-*.safetensors"), key=lambda path: (len(path.name), path))
+        paths = self.checkpoints
         if not -len(paths) <= task < len(paths):
             raise UserError(f"{self.path} has the weights of {len(paths)} tasks, so there is no task {task}.")
         return paths[task]
@@ -90,29 +181,23 @@ class Run:
         """float32 [N, D]: the features of images by the encoder after a task.
 
         `images`: whatever `benchmark_from` takes, such as a uint8 array [N, H, W, 3], a list of image files or a
-        folder; or one image file. They are brought to the size and normalisation that the encoder was trained on.
+        folder; or one image file. They are resized and normalised as in the training of the encoder.
         """
         from osiris.evaluation.embedding import Embedder
 
         return Embedder(self.checkpoint(task))(images).features
 
-    def values(self, protocol: str) -> dict[str, float | None]:
-        """A F K C T under one protocol."""
-        if protocol not in self.protocols:
-            available = ", ".join(self.protocols) or "none, because its images have no labels"
-            raise UserError(f"{self.path} has no numbers under the protocol {protocol!r}; it has {available}.")
-        return self.metrics[protocol].values()
+    def arrays(self, task: int | None = None) -> dict[str, np.ndarray]:
+        """The arrays of the evaluation after a task (from 0; default: the last); empty if there is no file.
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of the last evaluation at the end of a task; empty if the files were not copied along.
-
-        They lie in `evaluation` of a run, and beside metrics.json where `osiris evaluate` put both.
+        They are in `evaluation` of a run, and beside metrics.json in the output of `osiris evaluate`.
         """
         from safetensors.numpy import load_file
 
         files = [*(self.path / "evaluation").glob("task-*.safetensors"), *self.path.glob("task-*.safetensors")]
         numbered = {int(file.stem[5:]): file for file in files if file.stem[5:].isdigit()}
-        return load_file(numbered[max(numbered)]) if numbered else {}
+        path = numbered.get(max(numbered, default=0) if task is None else task + 1)
+        return load_file(path) if path else {}
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
@@ -120,11 +205,24 @@ class Run:
         predicted = arrays.get(f"prediction.{protocol}")
         return None if predicted is None else (predicted == arrays["label"], arrays["task"])
 
+    def memory(self, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+        """(source ids, tasks) of the images in the memory after a task (from 0; default: the last), or None."""
+        from safetensors import safe_open
+
+        paths = self.checkpoints if task is None else self.path.glob(f"checkpoints/task-{task + 1:02d}.safetensors")
+        path = max(paths, key=lambda path: (len(path.name), path), default=None)
+        if path is None:
+            return None
+        with safe_open(path, framework="numpy") as file:
+            if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
+                return None
+            return file.get_tensor("memory.source"), file.get_tensor("memory.task")
+
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:
     """Runs from run directories, or from folders that hold run directories (at any depth), in a stable order.
 
-    Damaged runs are named and left out; if nothing is left, that is an error.
+    Damaged runs are named in a warning and left out; it is an error if none is left.
     """
     runs: dict[Path, Run] = {}
     damaged: list[str] = []
@@ -136,7 +234,8 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
         for file in files:
             try:
-                runs.setdefault(file.parent.resolve(), Run(file.parent, read_metrics(file)))
+                metrics = msgspec.convert(harmless(read_metrics(file).plain()), RunMetrics)
+                runs.setdefault(file.parent.resolve(), Run(file.parent, metrics))
             except UserError as error:
                 damaged.append(str(error))
     if not runs and damaged:
@@ -147,8 +246,8 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
 
 
 def _find(folder: Path) -> list[Path]:
-    """metrics.json of the runs in a folder. What lies inside a run (other evaluations of it) is not a run of its own;
-    a run without metrics has not finished and is left out, with a notice."""
+    """metrics.json of the runs in a folder. Other evaluations inside a run are not runs; a run without metrics has not
+    finished and is left out with a notice."""
     if (folder / "metrics.json").exists():
         return [folder / "metrics.json"]
     if (folder / "config.json").exists():
@@ -162,8 +261,5 @@ def _find(folder: Path) -> list[Path]:
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in record.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

@@ -65,6 +65,16 @@ class Sample:
         return f"{round(self.mean, 1) + 0.0:.1f}{spread}"  # + 0.0 turns -0.0 into 0.0
 
 
+def samples_of(by_seed: Mapping[int, Mapping[str, float | None]]) -> dict[str, Sample]:
+    """Quantity -> sample over the seeds that have it, from the quantities of each seed."""
+    columns: dict[str, dict[int, float]] = {}
+    for seed, values in by_seed.items():
+        for name, value in values.items():
+            if value is not None:
+                columns.setdefault(name, {})[seed] = value
+    return {name: Sample.of(column) for name, column in columns.items()}
+
+
 def shared_seeds(one: Sample, other: Sample) -> list[int]:
     return sorted(set(one.by_seed or ()) & set(other.by_seed or ()))
 

@@ -1,8 +1,8 @@
-"""Ways of drawing that several figures share: curves over seeds, the axis of tasks, heat maps with readable cells."""
+"""What several figures draw: curves over seeds, the axis of tasks, heat maps with readable cells."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,26 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 
-from osiris.report.curves import Curve
+from osiris.evaluation.runs import Run
+from osiris.report.curves import Course, Curve, over_seeds
 from osiris.report.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style, style_of
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
 TASKS = LinearSegmentedColormap.from_list(
     "tasks", ["#3b4cc0", "#4a86c5", "#3aa6a0", "#58b368", "#a7b83a", "#e0a52e", "#e07b39", "#c8453c"]
 )
-"""Early tasks cold, late tasks warm; middle lightness throughout, for either background."""
+"""Early tasks cold, late tasks warm; medium lightness throughout, for either background."""
 MOST_BANDS = 3
 """More curves than this are drawn without bands over seeds: the bands would hide each other."""
 PERCENT = (0.0, 100.0)
 Range = tuple[float, float]
+Quantity = Callable[[Course], np.ndarray]
+
+
+def course_curves(methods: Mapping[str, Sequence[Run]], protocol: str, quantity: Quantity) -> dict[str, Curve]:
+    """Label -> a quantity through training, over its seeds."""
+    courses = {label: [Course.of(run, protocol) for run in runs] for label, runs in methods.items()}
+    return {label: over_seeds([(one.x, quantity(one)) for one in each]) for label, each in courses.items()}
 
 
 def curve(
@@ -38,18 +46,8 @@ def curve(
     if len(line.x) == 1:
         axes.axhline(float(line.mean[0]), linewidth=1.2, **style.line)
         return
-    marker = style.marker if markers else ""
-    every = max(1, len(line.x) // 10)
-    axes.plot(
-        line.x,
-        line.mean,
-        marker=marker,
-        markevery=every,
-        markeredgewidth=0,
-        linewidth=width,
-        clip_on=False,
-        **style.line,
-    )
+    marks = {"marker": style.marker if markers else "", "markevery": max(1, len(line.x) // 10), "markeredgewidth": 0}
+    axes.plot(line.x, line.mean, linewidth=width, clip_on=False, **marks, **style.line)
     if line.deviation is not None and band:
         low, high = (np.clip(line.mean + sign * line.deviation, *within) for sign in (-1, 1))
         axes.fill_between(line.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
@@ -64,8 +62,7 @@ def curves(axes: Axes, lines: Mapping[str, Curve], within: Range = PERCENT, mark
 def task_axis(axes: Axes, tasks: int, environments: Sequence[tuple[str, list[int]]] = (), label: bool = True) -> None:
     """Whole tasks, from the first point that is drawn; dashes where the environment changes."""
     lines = [np.asarray(line.get_xdata()) for line in axes.lines if line.get_transform() != axes.get_yaxis_transform()]
-    drawn = [float(x.min()) for x in lines if len(x) > 1]
-    first = int(np.floor(min(drawn, default=0.0)))
+    first = int(np.floor(min((float(x.min()) for x in lines if len(x) > 1), default=0.0)))
     axes.set_xlim(first, max(tasks, first + 1))
     axes.xaxis.set_major_locator(MaxNLocator(10 if label else 3, integer=True))
     for start in environment_starts(environments):
@@ -76,7 +73,7 @@ def task_axis(axes: Axes, tasks: int, environments: Sequence[tuple[str, list[int
 
 
 def environment_starts(environments: Sequence[tuple[str, list[int]]]) -> list[int]:
-    """The first task of each environment; empty where an environment is not one stretch of tasks."""
+    """The first task of each environment; empty if an environment is not one stretch of tasks."""
     if any(sorted(tasks) != list(range(min(tasks), max(tasks) + 1)) for _, tasks in environments if tasks):
         return []
     return [min(tasks) for _, tasks in environments if tasks]
@@ -94,8 +91,14 @@ def percent_axis(axes: Axes, label: str = "accuracy (%)") -> None:
     axes.margins(y=0.08)
 
 
+def number_ticks(axes: Axes, positions: Sequence[float], numbers: Sequence[int]) -> None:
+    """The same ticks on both axes."""
+    axes.set_xticks(positions, [str(number) for number in numbers])
+    axes.set_yticks(positions, [str(number) for number in numbers])
+
+
 def heat_map(axes: Axes, values: np.ndarray, low: float, high: float, cells: bool = True):
-    """Rows from the top, with the numbers in the cells where there is room for them."""
+    """Rows from the top; with `cells`, each shows its number."""
     rows, columns = values.shape
     norm = Normalize(low, high if high > low else low + 1)
     edges: dict[str, Any] = {"edgecolors": GRID, "linewidth": 0.4} if cells else {"rasterized": True}
@@ -105,7 +108,7 @@ def heat_map(axes: Axes, values: np.ndarray, low: float, high: float, cells: boo
         value = values[row, column]
         colour = ON_DARK if luminance(RAMP(norm(value))) < 0.5 else ON_LIGHT
         cell = axes.text(column + 0.5, row + 0.5, f"{value + 0.0:.0f}", fontsize=6.5, color=colour)
-        cell.set(ha="center", va="center", in_layout=False)  # inside the axes: measuring it would only cost time
+        cell.set(ha="center", va="center", in_layout=False)  # always inside the axes: the layout need not measure it
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
@@ -115,5 +118,4 @@ def heat_map(axes: Axes, values: np.ndarray, low: float, high: float, cells: boo
 
 def luminance(colour: Sequence[float] | np.ndarray) -> float:
     """How light an RGB colour in [0, 1] looks: the square root of its relative luminance."""
-    red, green, blue = (float(part) ** 2.2 for part in colour[:3])
-    return float(np.sqrt(0.2126 * red + 0.7152 * green + 0.0722 * blue))
+    return float(np.sqrt(np.array([0.2126, 0.7152, 0.0722]) @ np.asarray(colour[:3]) ** 2.2))

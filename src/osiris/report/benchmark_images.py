@@ -14,8 +14,8 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
+from osiris.evaluation.untrusted import harmless, read_received, shortened
 from osiris.report.studies import Study
-from osiris.report.untrusted import harmless, read_received, shortened
 from osiris.training.config import from_dict
 
 GAP = 2
@@ -37,7 +37,7 @@ class Source:
 
 def find_images(study: Study) -> Source:
     """Never fetches or decodes a data set: a report must not wait for a download."""
-    path = study.runs[0].run.path / "config.json"
+    path = study.runs[0].path / "config.json"
     if not path.exists():
         return Source(None, "images are left out: config.json was not copied along with the run")
     try:

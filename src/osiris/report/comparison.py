@@ -1,9 +1,10 @@
-"""The paper's tables, and ours beside them: methods over seeds under one protocol."""
+"""Tables of methods over seeds: ours, the paper's, and both together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,30 +16,48 @@ from osiris.evaluation.config import METRICS
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.published import REFERENCES
 from osiris.evaluation.runs import Run
-from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, t_test
-from osiris.report.style import order_of
-from osiris.report.tables import Cell, Column, Number, Table, number_columns
+from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
+from osiris.report.studies import Study
+from osiris.report.style import base_name, order_of
+from osiris.report.tables import Column, Number, Table, number_columns
+
+OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one row."""
+class Row:
+    """One row of numbers over seeds."""
 
     name: str
-    runs: tuple[Run, ...]
+    samples: Mapping[str, Sample]
+    section: object = None
+    """A rule separates rows of different sections."""
+    seeds: str = ""
+    ranked: bool = True
+    """Whether it competes for the best and second best of a column."""
+    runs: tuple[Run, ...] = ()
+    against_best: tuple[str, str] = ("", "")
+    """p of the t-test on A, and the difference in A with its interval."""
 
-    @property
-    def competes(self) -> bool:
-        return self.runs[0].continual and self.runs[0].method not in REFERENCES
 
-    def sample(self, protocol: str, metric: str) -> Sample | None:
-        """The metric over seeds; None where no run has it."""
-        by_seed = {run.seed: value for run in self.runs if (value := run.values(protocol)[metric]) is not None}
-        return Sample.of(by_seed) if by_seed else None
-
-    def mean(self, protocol: str, metric: str) -> float | None:
-        sample = self.sample(protocol, metric)
-        return None if sample is None else sample.mean
+def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...]) -> Table:
+    """Marks the best of every column; columns without any entry are left out."""
+    columns = number_columns(metrics)
+    marks = []
+    for column in columns:
+        means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]
+        marks.append(mark(means, column.better == "higher"))
+    cells = []
+    for index, row in enumerate(rows):
+        samples = [row.samples.get(metric) for metric in metrics]
+        numbers = [
+            Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
+            for sample, of_column in zip(samples, marks)
+        ]
+        cells.append((row.name, row.seeds, *numbers, *row.against_best))
+    rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
+    names = (Column("method"), Column("seeds"), *columns, Column("p"), Column("A - best A"))
+    return Table(title, names, tuple(cells), notes, frozenset(rules)).without_empty_columns()
 
 
 def published_table(benchmark: str, protocol: str) -> Table:
@@ -46,34 +65,24 @@ def published_table(benchmark: str, protocol: str) -> Table:
     return _published(f"{benchmark}, {protocol} KNN, as published", rows, METRICS)
 
 
-def ablation_table(protocol: str) -> Table:
+def published_ablation_table(protocol: str) -> Table:
     rows = published.published_ablation(protocol)
     return _published(f"ablation of osiris-d on {published.TWENTY}, {protocol} KNN, as published", rows, METRICS)
 
 
-def environment_table() -> Table:
+def published_environment_table() -> Table:
     rows = published.published_environments()
     title = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment KNN, as published"
     return _published(title, rows, tuple(next(iter(rows.values()))))
 
 
-def _published(title: str, rows: dict[str, dict[str, Sample]], metrics: Sequence[str]) -> Table:
-    order = [name for name in rows if name not in REFERENCES] + [name for name in rows if name in REFERENCES]
-    columns = []
-    for column in number_columns(metrics):
-        values = [rows[name][column.name].mean if column.name in rows[name] else None for name in order]
-        competing = [value if name not in REFERENCES else None for name, value in zip(order, values, strict=True)]
-        columns.append(mark(competing, column.better == "higher"))
-    cells = []
-    for index, name in enumerate(order):
-        samples = [rows[name].get(metric) for metric in metrics]
-        cells.append((name, *(_number(sample, marks[index]) for sample, marks in zip(samples, columns, strict=True))))
+def _published(title: str, samples: dict[str, dict[str, Sample]], metrics: Sequence[str]) -> Table:
+    rows = [Row(name, row, name in REFERENCES, ranked=name not in REFERENCES) for name, row in samples.items()]
     notes = (
         f"percent, mean ± deviation over three seeds; {published.settings()}",
         "the paper's own marks are not consistent; these follow one rule, and offline is not ranked",
     )
-    rule = frozenset(number for number, name in enumerate(order) if name in REFERENCES)
-    return Table(title, (Column("method"), *number_columns(metrics)), tuple(cells), notes, rule)
+    return number_table(title, metrics, sorted(rows, key=lambda row: not row.ranked), notes)
 
 
 def comparison_table(
@@ -81,80 +90,94 @@ def comparison_table(
     protocol: str = "class-agnostic",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
+    with_baselines: bool = True,
 ) -> Table:
-    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with the best row's."""
+    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with the best row's.
+
+    Above them the features that were not learned, as far as they were measured; with `with_paper`, the published
+    numbers below ours.
+    """
     check(runs)
-    groups = group(runs, by)
-    marks = []
-    for column in number_columns(METRICS):
-        means = [one.mean(protocol, column.name) if one.competes else None for one in groups]
-        marks.append(mark(means, column.better == "higher"))
-    ranked = [one for one in groups if one.competes and one.sample(protocol, "A") is not None]
-    best = max(ranked, key=lambda one: one.mean(protocol, "A") or 0.0, default=None)
-    paper = published.published_rows(runs[0].benchmark, protocol) if with_paper else {}
+    rows = method_rows(runs, protocol, by)
+    ranked = [row for row in rows if row.ranked and "A" in row.samples]
+    best = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
+    rows = [replace(row, against_best=_against(row, best, protocol)) for row in rows]
+    benchmark = runs[0].metrics.benchmark
+    paper = published.published_rows(benchmark, protocol) if with_paper else {}
     if with_paper and not paper:
-        notice(f"the paper has no {protocol} numbers for {runs[0].benchmark}; the table shows your runs alone.")
-    rows: list[tuple[Cell, ...]] = []
-    rules = set()
-    for index, one in enumerate(groups):
-        if index and (paper or (not one.competes and groups[index - 1].competes)):
-            rules.add(len(rows))
-        numbers = [_number(one.sample(protocol, name), marks[at][index]) for at, name in enumerate(METRICS)]
-        rows.append((one.name, str(len(one.runs)), *numbers, *_against(one, best, protocol)))
-        known = paper.get(one.runs[0].method)
-        if known:
-            rows.append(("  paper", str(3), *(_number(known.get(name)) for name in METRICS), "", ""))
-    columns = (Column("method"), Column("seeds"), *number_columns(METRICS), Column("p"), Column("A - best A"))
-    if all(row[-2:] == ("", "") for row in rows):
-        columns, rows, best = columns[:-2], [row[:-2] for row in rows], None
-    return Table(_title(runs, protocol), columns, tuple(rows), _notes(runs, best, bool(paper)), frozenset(rules))
+        notice(f"the paper has no {protocol} numbers for {benchmark}; the table shows your runs alone.")
+    if paper:
+        both = [(row, *_paper_rows(paper.get(row.runs[0].method))) for row in rows]
+        rows = [replace(row, section=pair[0].name) for pair in both for row in pair]
+    baselines = {}
+    for run in runs if with_baselines else ():
+        baselines |= run.baseline_accuracies(protocol)
+    above = [Row(name, {"A": Sample(value, None, 1)}, "baseline", ranked=False) for name, value in baselines.items()]
+    notes = [OVER_SEEDS, *_test_notes(rows, best)]
+    notes += [f"{', '.join(baselines)}: KNN on features that were not learned"] if baselines else []
+    notes += [f"paper: three seeds, {published.settings()}"] if paper else []
+    return number_table(_title(runs, protocol), METRICS, [*above, *rows], (*notes, *config_differences(runs)))
 
 
 def check(runs: Sequence[Run]) -> None:
     """Refuse runs that cannot be compared."""
     if not runs:
         raise UserError("there are no runs to compare.")
-    require_same({str(run.path): run.fingerprint for run in runs})
+    require_same({str(run.path): run.metrics.fingerprint for run in runs})
     for run in runs:
-        if not run.complete:
-            done, all_tasks = len(run.metrics.evaluations), len(run.metrics.task_names)
-            raise UserError(f"{run.path} has finished {done} of {all_tasks} tasks; let it finish, or leave it out.")
+        if not run.metrics.complete:
+            done = f"{len(run.metrics.evaluations)} of {run.task_count} tasks"
+            raise UserError(f"{run.path} has finished {done}; let it finish, or leave it out.")
 
 
-def group(runs: Sequence[Run], by: Literal["method", "run"]) -> list[Group]:
+def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]) -> list[Row]:
     """Methods in the order of the zoo (runs in the order given), references last."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        members = groups.setdefault(run.method if by == "method" else str(run.path), [])
-        twin = next((one for one in members if one.seed == run.seed), None)
-        if twin is not None:
+        members = groups.setdefault(run.label if by == "method" else str(run.path), {})
+        twin = members.setdefault(run.seed, run)
+        if twin is not run:
             raise UserError(
-                f"{twin.path} and {run.path} are both {run.method} with seed {run.seed}: their mean would mix"
+                f"{twin.path} and {run.path} are both {run.label} with seed {run.seed}: their mean would mix"
                 " different runs. Leave one out, or give each run a row of its own with --by run."
             )
-        members.append(run)
-    rows = [Group(name, tuple(members)) for name, members in groups.items()]
-    if by == "method":
-        rows.sort(key=lambda one: order_of(one.name))
-    return sorted(rows, key=lambda one: not one.competes)
+    rows = []
+    for name in sorted(groups, key=order_of) if by == "method" else groups:
+        members = tuple(groups[name].values())
+        samples = samples_of({run.seed: run.metrics[protocol].values() for run in members})
+        first = members[0]
+        ranked = first.continual and first.method not in REFERENCES
+        section = (ranked, _group(first.method) if by == "method" else None)
+        rows.append(Row(name, samples, section, str(len(members)), ranked, members))
+    return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _group(method: str) -> str:
+    """`replay`, `distillation`, ...: the sections of the paper's tables."""
+    from osiris.framework.table1 import group_of
+
+    return group_of(base_name(method).split("/")[0])
+
+
+def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:
+    return [Row("  paper", samples, seeds="3", ranked=False)] if samples else []
 
 
 def _title(runs: Sequence[Run], protocol: str) -> str:
-    about = runs[0].fingerprint
+    about = runs[0].metrics.fingerprint
     knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
-    return f"{runs[0].benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
+    return f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
 
 
-def _notes(runs: Sequence[Run], best: Group | None, with_paper: bool) -> tuple[str, ...]:
-    notes = ["percent, mean ± sample deviation (ddof 1) over seeds"]
-    if best is not None:
-        notes.append(
-            f"compared with {best.name}, the best A: p of a t-test over seeds (paired where methods share at least two "
-            "seeds), and the difference in A with its 95% paired bootstrap interval over test images"
-        )
-    if with_paper:
-        notes.append(f"paper: three seeds, {published.settings()}")
-    return (*notes, *config_differences(runs))
+def _test_notes(rows: Sequence[Row], best: Row | None) -> list[str]:
+    """What the last two columns are, if they are there."""
+    columns = []
+    if any(row.against_best[0] for row in rows):
+        columns.append("p of a t-test over seeds (paired where methods share at least two seeds)")
+    if any(row.against_best[1] for row in rows):
+        columns.append("the difference in A with its 95% paired bootstrap interval over test images")
+    assert best is not None or not columns
+    return [f"compared with {best.name}, the best A: {', and '.join(columns)}"] if best and columns else []
 
 
 def config_differences(runs: Sequence[Run]) -> list[str]:
@@ -177,28 +200,50 @@ def config_differences(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _against(one: Group, best: Group | None, protocol: str) -> tuple[str, str]:
+def _against(row: Row, best: Row | None, protocol: str) -> tuple[str, str]:
     """(p of the t-test on A, difference in A with its bootstrap interval); empty for the best row itself."""
-    if best is None or one is best:
+    if best is None or row is best:
         return "", ""
-    ours, highest = one.sample(protocol, "A"), best.sample(protocol, "A")
-    test = None if ours is None or highest is None else t_test(ours, highest)
+    test = t_test(row.samples["A"], best.samples["A"]) if "A" in row.samples else None
     p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
-    mine, theirs = _hits(one, protocol), _hits(best, protocol)
-    if mine is None or theirs is None or mine[0].shape[1] != theirs[0].shape[1]:
+    ours, theirs = _hits(row, protocol), _hits(best, protocol)
+    if ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
         return p, ""
-    interval = paired_bootstrap(mine[0], theirs[0], mine[1])
+    interval = paired_bootstrap(ours[0], theirs[0], ours[1])
     return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
-def _hits(one: Group, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _hits(row: Row, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
     """(bool [seeds, test images]: whether the run was right, int [test images]: their tasks), or None."""
-    hits = [run.hits(protocol) for run in one.runs]
-    known = [pair for pair in hits if pair is not None]
-    if len(known) < len(hits):
+    known = [pair for run in row.runs if (pair := run.hits(protocol)) is not None]
+    if len(known) < len(row.runs):
         return None
     return np.stack([right for right, _ in known]), known[0][1]
 
 
-def _number(sample: Sample | None, how: Literal["best", "second"] | None = None) -> Number:
-    return Number(None) if sample is None else Number(sample.mean, sample.deviation, how)
+def main_table(study: Study, protocol: str) -> Table:
+    """Tables 2, 3, 6 and 7: ours beside the paper's, if it has this benchmark."""
+    return comparison_table(study.main, protocol, with_paper=bool(published.published_rows(study.benchmark, protocol)))
+
+
+def ablation_table(study: Study, protocol: str) -> Table | None:
+    """Tables 4 and 8: osiris-d without its parts."""
+    runs = [run for run in study.main if base_name(run.label).split("/")[0] == "osiris-d"]
+    if not any("/" in run.label for run in runs):
+        return None
+    with_paper = bool(published.published_rows(study.benchmark, protocol))
+    table = comparison_table(runs, protocol, with_paper=with_paper, with_baselines=False)
+    return replace(table, title=f"ablation of osiris-d, {table.title}")
+
+
+def environment_table(study: Study) -> Table | None:
+    """Table 5: KNN restricted to the classes of each environment, final model."""
+    names = [name for name, _ in study.metrics.environments]
+    if not names:
+        return None
+    paper = published.published_environments() if study.benchmark == published.ENVIRONMENTS else {}
+    rows = []
+    for label, runs in study.by_label.items():
+        samples = samples_of({run.seed: run.metrics.evaluations[-1].environments or {} for run in runs})
+        rows += [Row(label, samples, seeds=str(len(runs))), *_paper_rows(paper.get(label))]
+    return number_table(f"{study.benchmark}, within-environment KNN", names, rows, (f"{OVER_SEEDS}; final model",))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import deviation, mean
 from osiris.framework import cost
 from osiris.framework.storage import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.studies import Study
-from osiris.report.study_run import StudyRun
 from osiris.report.tables import Cell, Column, Number, Table
 
 
@@ -25,7 +25,7 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     return sizes
 
 
-def shapes(item: StudyRun) -> tuple[EncoderConfig, ProjectorConfig] | None:
+def shapes(item: Run) -> tuple[EncoderConfig, ProjectorConfig] | None:
     """Encoder and projector of a run."""
     parts: dict[str, dict[str, Any]] = {"encoder": {}, "projector": {}}
     for name, value in item.config.items():
@@ -65,7 +65,7 @@ def cost_table(study: Study, protocol: str) -> Table | None:
         speed = [cost.throughput([record.images_per_second or 0.0 for record in log]) for log in logs]
         minutes = [(log[-1].seconds or 0.0) / 60 for log in logs]
         peaks = [max(record.peak_memory_mb or 0.0 for record in log) for log in logs]
-        accuracy = [value for item in items if (value := item.run.values(protocol)["A"]) is not None]
+        accuracy = [value for item in items if (value := item.metrics[protocol].A) is not None]
         rows.append(
             (
                 label,

@@ -5,25 +5,89 @@ The horizontal axis counts tasks: 0 is the untrained encoder, t the end of task 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from osiris.evaluation.metrics_file import Scores
+from osiris.evaluation.runs import Run
+
+Points = tuple[np.ndarray, np.ndarray]
+"""(x, y)"""
+
 
 @dataclass(frozen=True)
-class Point:
-    """One evaluation: where in training, and the accuracy on each task in percent (NaN: no test images)."""
+class Course:
+    """Every evaluation of a run under one protocol, in order. Accuracies in percent; NaN without test images."""
 
-    x: float
+    x: np.ndarray
+    """[n]: where in training."""
     accuracy: np.ndarray
-    task_level: float = float("nan")
+    """[n, tasks]"""
+    task_level: np.ndarray
+    """[n]"""
 
-    @property
-    def task(self) -> int:
-        """The task that was being learned, from 0."""
-        return max(0, int(np.ceil(round(self.x, 9))) - 1)
+    @staticmethod
+    def of(run: Run, protocol: str) -> Course:
+        metrics = run.metrics
+        points: list[tuple[float, Scores]] = list(zip(ends(run), metrics.evaluations))
+        points += [(run.place(one.task, one.step), one) for one in metrics.curve or () if run.steps]
+        points.sort(key=lambda point: point[0])
+        accuracy = [scores.protocols[protocol].accuracy for _, scores in points]
+        return Course(
+            x=np.array([x for x, _ in points]),
+            accuracy=percentages(accuracy, (len(points), run.task_count)),
+            task_level=np.array([scores.task_level.accuracy for _, scores in points], dtype=np.float64),
+        )
+
+    def after(self, x: float) -> Course:
+        """The evaluations later than x."""
+        later = self.x > x
+        return Course(self.x[later], self.accuracy[later], self.task_level[later])
+
+    def overall(self) -> np.ndarray:
+        """Mean accuracy over all tasks, learned or not."""
+        return np.nanmean(self.accuracy, axis=1)
+
+    def plasticity(self) -> np.ndarray:
+        """Accuracy on the task being learned: Fig. 3a, left."""
+        task = np.ceil(np.round(self.x, 9)).astype(int) - 1
+        return self.accuracy[np.arange(len(task)), task.clip(0, self.accuracy.shape[1] - 1)]
+
+    def consolidation(self) -> np.ndarray:
+        """Accuracy of the KNN on task ids: Fig. 3a, middle."""
+        return self.task_level
+
+    def of_task(self, task: int = 0) -> np.ndarray:
+        """Accuracy on one task; on the first it is stability: Fig. 3a, right, and Fig. 8 to 11."""
+        return self.accuracy[:, task]
+
+
+def ends(run: Run) -> list[float]:
+    """Where the evaluations at the ends of tasks lie."""
+    count = len(run.metrics.evaluations)
+    return [float(n + 1) for n in range(count)] if run.continual else [float(run.task_count)] * count
+
+
+def at_ends(run: Run, quantity: Callable[[Scores], float | None]) -> Points:
+    """A quantity at the end of every task that has it."""
+    pairs = [(x, value) for x, one in zip(ends(run), run.metrics.evaluations) if (value := quantity(one)) is not None]
+    return as_points(pairs)
+
+
+def as_points(pairs: Iterable[tuple[float, float]]) -> Points:
+    x, y = np.array(list(pairs), dtype=np.float64).reshape(-1, 2).T
+    return x, y
+
+
+def percentages(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Percentages of metrics.json as floats, NaN where there is no number."""
+    array = np.array(values, dtype=np.float64)
+    if array.shape != shape:
+        raise ValueError(f"metrics.json has accuracies of shape {array.shape} where {shape} is needed")
+    return array
 
 
 @dataclass(frozen=True)
@@ -33,47 +97,20 @@ class Curve:
     x: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray | None
-    seeds: int
 
 
-def overall(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-    """(x, mean accuracy over all tasks, learned or not)."""
-    return _xs(points), np.array([np.nanmean(point.accuracy) for point in points])
-
-
-def plasticity(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-    """(x, accuracy on the task being learned): Fig. 3a, left."""
-    return _xs(points), np.array([point.accuracy[min(point.task, len(point.accuracy) - 1)] for point in points])
-
-
-def consolidation(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-    """(x, accuracy of the KNN on task ids): Fig. 3a, middle."""
-    return _xs(points), np.array([point.task_level for point in points])
-
-
-def of_task(points: Sequence[Point], task: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(x, accuracy on one task); that of the first task is stability: Fig. 3a, right, and Fig. 8 to 11."""
-    return _xs(points), np.array([point.accuracy[task] for point in points])
-
-
-def over_seeds(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
+def over_seeds(curves: Sequence[Points]) -> Curve:
     """Mean and sample deviation where all curves have a point (runs may have been evaluated at different intervals)."""
     assert curves, "a mean needs a curve"
     each = [dict(zip(np.round(x, 6).tolist(), y.tolist())) for x, y in curves]
     common = sorted(set(each[0]).intersection(*each[1:]))
     values = np.array([[curve[x] for x in common] for curve in each])
-    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else None
-    return Curve(np.array(common), values.mean(axis=0), deviation, len(values))
+    return Curve(np.array(common), values.mean(axis=0), values.std(axis=0, ddof=1) if len(values) > 1 else None)
 
 
-def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> tuple[np.ndarray, np.ndarray]:
+def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> Points:
     """At most `limit` points, each the mean of an equal part of the series: a long log makes a small figure."""
     if len(x) <= limit:
         return x, y
-    edges = np.linspace(0, len(x), limit + 1).astype(int)
-    pairs = list(itertools.pairwise(edges))
-    return np.array([x[a:b].mean() for a, b in pairs]), np.array([np.nanmean(y[a:b]) for a, b in pairs])
-
-
-def _xs(points: Sequence[Point]) -> np.ndarray:
-    return np.array([point.x for point in points])
+    parts = np.linspace(0, len(x), limit + 1).astype(int)[1:-1]
+    return tuple(np.array([part.mean() for part in np.split(series, parts)]) for series in (x, y))  # pyright: ignore

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from osiris.evaluation.runs import Run
 from osiris.files import write_atomically, write_text
 from osiris.report.studies import Study, seeds_of
-from osiris.report.study_run import StudyRun
 from osiris.report.style import SETTINGS, Style, swaps
 
 DPI = 150
@@ -49,12 +49,13 @@ class Figure:
 
 
 def study_figure(
-    study: Study, name: str, title: str, caption: str, canvas: Canvas, runs: Iterable[StudyRun], basis: str = ""
+    study: Study, name: str, title: str, caption: str, canvas: Canvas, runs: Iterable[Run | str], basis: str = ""
 ) -> Figure:
-    """A figure of some runs of a study, with their numbers and seeds."""
-    runs = list(runs)
-    basis = ", ".join(part for part in (basis, seeds_of(runs)) if part)
-    return Figure(f"{study.identifier}-{name}", title, caption, canvas, basis, tuple(run.number for run in runs))
+    """A figure of some runs of a study (a label stands for all runs of that method), with their numbers and seeds."""
+    used = [run for item in runs for run in (study.by_label[item] if isinstance(item, str) else [item])]
+    basis = ", ".join(part for part in (basis, seeds_of(used)) if part)
+    numbers = tuple(run.number for run in used)
+    return Figure(f"{study.identifier}-{name}", title, caption.strip(), canvas, basis, numbers)
 
 
 def panels(
@@ -104,7 +105,7 @@ def save(figure: Figure, folder: Path) -> str:
     """Write NAME.svg and NAME.png, and return the SVG."""
     description = f"{figure.caption} ({figure.basis})" if figure.basis else figure.caption
     text, pixels = io.StringIO(), io.BytesIO()
-    with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": figure.name}):
+    with matplotlib.rc_context({"svg.hashsalt": figure.name}, SETTINGS):
         layout = figure.canvas.get_layout_engine()
         if layout is not None:
             layout.execute(figure.canvas)
@@ -113,12 +114,8 @@ def save(figure: Figure, folder: Path) -> str:
         figure.canvas.savefig(text, format="svg", metadata={**about, "Date": None, "Creator": None})
         figure.canvas.savefig(pixels, format="png", metadata={**about, "Software": None})
     write_text(folder / f"{figure.name}.svg", text.getvalue())
-    write_atomically(folder / f"{figure.name}.png", lambda path: _write(path, pixels.getvalue()))
+    write_atomically(folder / f"{figure.name}.png", lambda path: path.write_bytes(pixels.getvalue()))
     return text.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def inline(svg: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Overfitting to the memory: as tracked in training, or measured afterwards on the checkpoints."""
+"""Overfitting to the memory: tracked during training, or measured afterwards on the checkpoints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from osiris.console import progress, warn
 from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.overfitting import checkpoint_overfitting
+from osiris.evaluation.published import TRACKED
+from osiris.evaluation.runs import Run
+from osiris.evaluation.untrusted import read_received
 from osiris.files import write_json
 from osiris.report.benchmark_images import Source
 from osiris.report.studies import Study
-from osiris.report.study_run import StudyRun
-from osiris.report.untrusted import read_received
 from osiris.training.checkpoint import load_tensors
 
 Points = list[tuple[float, dict[str, float]]]
@@ -23,8 +24,7 @@ Points = list[tuple[float, dict[str, float]]]
 Measured = dict[int, Points]
 """By the number of the run."""
 PATIENCE = 45.0
-"""Seconds that a report spends on checkpoints unless it is told to take its time."""
-PAPER = ("er", "lump", "osiris-r", "osiris-d")
+"""Seconds that a report without --slow spends on checkpoints."""
 ADVICE = "train with --track-overfitting N to have it drawn through training"
 
 
@@ -42,8 +42,8 @@ def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) ->
         return measured, ""
     if source.benchmark is None:
         return measured, f"overfitting to the memory needs the images, or runs that tracked it; {ADVICE}"
-    # Where time is short, the methods of the paper's figure come first, a seed of each before the next seed.
-    untracked.sort(key=lambda run: (run.seed, run.label not in PAPER, run.number))
+    # Time may run out: the methods of the paper's figure come first, one seed of each before the next seed.
+    untracked.sort(key=lambda run: (run.seed, run.label not in TRACKED, run.number))
     deadline = float("inf") if slow else time.monotonic() + PATIENCE
     left_out = 0
     with progress("overfitting to the memory, from checkpoints", len(untracked)) as ticker:
@@ -58,9 +58,9 @@ def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) ->
     return measured, slower if left_out else ""
 
 
-def _cached(run: StudyRun, source: Source, cache: Path, deadline: float) -> Points | None:
-    """The points of a run, measured once; None where the time is up."""
-    key = digest([str(run.run.path.resolve()), run.run.fingerprint.plain(), *_settings(run)])
+def _cached(run: Run, source: Source, cache: Path, deadline: float) -> Points | None:
+    """The points of a run, measured once; None if the time is up."""
+    key = digest([str(run.path.resolve()), run.metrics.fingerprint.plain(), *_settings(run)])
     path = cache / f"overfitting-{key}.json"
     if path.exists():
         try:
@@ -73,18 +73,18 @@ def _cached(run: StudyRun, source: Source, cache: Path, deadline: float) -> Poin
     return points
 
 
-def _settings(run: StudyRun) -> tuple[str, int, float]:
+def _settings(run: Run) -> tuple[str, int, float]:
     """Views, batch size and temperature of the run, as in training; the paper's where config.json is missing."""
     views = run.config.get("learning.views", "paper")
     batch, tau = run.config.get("learning.batch_size", 256), run.config.get("learning.tau", 0.1)
     return views if views in VIEWS else "paper", int(batch), float(tau)
 
 
-def _measure(run: StudyRun, source: Source, deadline: float) -> Points | None:
+def _measure(run: Run, source: Source, deadline: float) -> Points | None:
     assert source.benchmark is not None
     views, batch, tau = _settings(run)
     points = []
-    for path in sorted((run.run.path / "checkpoints").glob("task-*.safetensors"))[1:]:
+    for path in run.checkpoints[1:]:
         if time.monotonic() > deadline:
             return None
         try:

@@ -30,7 +30,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
     checkpoints of large encoders.
     """
-    runs = [run for run in load_runs(run_paths) if run.complete]
+    runs = [run for run in load_runs(run_paths) if run.metrics.complete]
     if not runs:
         raise UserError("none of these runs has finished; a report needs at least one.")
     known, damaged = studies(runs)
@@ -39,10 +39,11 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     if not known:
         raise UserError(f"none of these runs can be read: {damaged[0]}")
     _prepare(out)
-    with one_thread(), matplotlib.rc_context(SETTINGS):
+    with one_thread(), matplotlib.rc_context(fname=SETTINGS):
         chapters = _chapters(known, ReportWriter(out, slow))
     page = out / "report.html"
-    write_text(page, _page(title or _title(known), known, chapters, damaged))
+    title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
+    write_text(page, _page(title, known, chapters, damaged))
     return page
 
 
@@ -50,7 +51,9 @@ def _chapters(known: Sequence[Study], writer: ReportWriter) -> list[Chapter]:
     chapters = []
     with progress("report", len(SECTIONS) * len(known) + 1) as ticker:
         for study in known:
-            heading = f"{study.benchmark}: {_scale(study)}" if len(known) > 1 else ""
+            width = study.metrics.fingerprint.encoder.get("width")
+            encoder = f", encoder of width {width}" if width else ""
+            heading = f"{study.benchmark}: {study.task_count} tasks{encoder}" if len(known) > 1 else ""
             chapters.append(Chapter(study.identifier, heading, study_sections(writer, study, ticker)))
         closing = [claims_section(writer, known), commands_section(writer, known)]
         chapters.append(Chapter("about", "", closing))
@@ -91,16 +94,6 @@ def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: 
         chapters=chapters,
         version=osiris.__version__,
     )
-
-
-def _title(known: Sequence[Study]) -> str:
-    return f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-
-
-def _scale(study: Study) -> str:
-    """`10 tasks, encoder of width 16`"""
-    width = study.metrics.fingerprint.encoder.get("width")
-    return f"{study.task_count} tasks" + (f", encoder of width {width}" if width else "")
 
 
 def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:

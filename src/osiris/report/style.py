@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Dash = str | tuple[int, tuple[float, ...]]
@@ -75,8 +76,9 @@ THEME: dict[str, str] = {INK: "#e4e7ea", MUTED: "#9aa2ab", GRID: "#30363d", GROU
 """Neutral colours of figures on a light background -> on a dark one."""
 ON_DARK, ON_LIGHT = "#fefefe", "#0e1116"
 """Text on filled cells, the same in both themes because the cells are."""
+SETTINGS = Path(__file__).with_name("figures.mplstyle")
+"""matplotlib's settings for every figure."""
 
-ORDER = list(METHODS)
 HEAT = ("#f4f6f8", "#d5e3ee", "#9fc3dc", "#5f9cc6", "#2b6fa8", "#123f73")
 """A ramp in one hue whose lightness falls evenly, so that it reads the same without colour."""
 
@@ -102,8 +104,8 @@ def role_style(term: str) -> Style:
 
 def order_of(label: str) -> tuple[int, str]:
     """Sort key: the order of the zoo, variants after their base, unknown names last."""
-    name = base_name(label)
-    return (ORDER.index(name) if name in ORDER else len(ORDER), label)
+    names = list(METHODS)
+    return (names.index(base_name(label)) if base_name(label) in names else len(names), label)
 
 
 def legend_of(labels: Iterable[str], untrained: bool = False) -> list[tuple[str, Style]]:
@@ -114,49 +116,3 @@ def swaps() -> dict[str, str]:
     """Every colour with a variant for dark backgrounds -> that variant."""
     styles = [*METHODS.values(), *ROLES.values(), *SPARE, CHANCE]
     return THEME | {style.colour: style.dark for style in styles}
-
-
-SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "osiris",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 8.5,
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.titlecolor": INK,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 6,
-    "axes.linewidth": 0.7,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 0,
-    "xtick.major.width": 0.6,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "figure.facecolor": GROUND,
-    "savefig.facecolor": GROUND,
-    "figure.constrained_layout.h_pad": 0.06,
-    "figure.constrained_layout.w_pad": 0.06,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-    "hatch.linewidth": 0.8,
-    "path.simplify": True,
-    "path.simplify_threshold": 0.3,
-}
-"""matplotlib's settings for every figure."""

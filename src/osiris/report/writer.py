@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
@@ -12,12 +12,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from osiris.evaluation.untrusted import safe_name
 from osiris.files import write_text
 from osiris.report.figure import Figure, inline, save, variable
 from osiris.report.overfitting import Measured
+from osiris.report.studies import Study
 from osiris.report.style import style_of
 from osiris.report.tables import Number, Table
-from osiris.report.untrusted import safe_name
+
+Item = Figure | tuple[str, Table | None] | Markup | None
+"""What a section is made of: a figure, a table with its name, or HTML. None: the runs do not have what it needs."""
 
 
 @dataclass
@@ -54,22 +58,29 @@ class ReportWriter:
     """One line each: what is not on the page, and which run would add it."""
     names: set[str] = field(default_factory=set)
 
-    def figure(self, figure: Figure | None) -> list[Markup]:
-        """As a list, so that sections add what there is: nothing for None."""
-        if figure is None:
-            return []
+    def blocks(self, study: Study, items: Iterable[Item]) -> list[Markup]:
+        """The HTML of the items of a section; figures and tables are saved as files too."""
+        blocks = []
+        for item in items:
+            if isinstance(item, Markup):
+                blocks.append(item)
+            elif isinstance(item, Figure):
+                blocks.append(self.figure(item))
+            elif item is not None and item[1] is not None:
+                blocks.append(self.table(item[1], f"{study.identifier}-{item[0]}"))
+        return blocks
+
+    def figure(self, figure: Figure) -> Markup:
         figure = replace(figure, name=self._new_name(figure.name))
         svg = inline(save(figure, self.out / "figures"))
-        return [render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))]
+        return render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
 
-    def table(self, table: Table | None, name: str) -> list[Markup]:
-        if table is None:
-            return []
+    def table(self, table: Table, name: str) -> Markup:
         name = self._new_name(name)
         files = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
         for ending, text in files.items():
             write_text(self.out / "tables" / f"{name}.{ending}", text)
-        return [render("table.html", table=table, name=name, files=files)]
+        return render("table.html", table=table, name=name, files=files)
 
     def _new_name(self, wanted: str) -> str:
         """Safe as a file name, and not used yet."""
@@ -86,7 +97,7 @@ class ReportWriter:
 
 
 def stretches(numbers: Sequence[int]) -> list[list[int]]:
-    """Consecutive numbers together, as first and last: [1, 2, 3, 7] -> [[1, 3], [7]]."""
+    """First and last of each sequence of consecutive numbers: [1, 2, 3, 7] -> [[1, 3], [7]]."""
     ordered = enumerate(sorted(set(numbers)))
     groups = [[number for _, number in group] for _, group in groupby(ordered, lambda pair: pair[1] - pair[0])]
     return [group if len(group) == 1 else [group[0], group[-1]] for group in groups]

@@ -1,8 +1,7 @@
-"""Figures of accuracy: at the end, through training, task by task and class by class."""
+"""Figures of accuracy: at the end, through training, by task and by class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -10,23 +9,16 @@ from matplotlib.axes import Axes
 
 from osiris.evaluation.statistics import deviation
 from osiris.report import axes as draw
-from osiris.report import curves
 from osiris.report.benchmark_images import Source
-from osiris.report.curves import Curve, Point
+from osiris.report.curves import Course
 from osiris.report.figure import Figure, add_legend, panels, study_figure
-from osiris.report.studies import Study, all_runs
-from osiris.report.study_run import StudyRun
+from osiris.report.studies import Study
 from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, style_of
+from osiris.report.validation import accuracy_matrix, class_accuracy
 
-Series = Callable[[list[Point]], tuple[np.ndarray, np.ndarray]]
 MATRIX_CELLS = 12
 """Accuracy matrices up to this size show their numbers."""
 CLASSES_SHOWN = 12
-
-
-def series(runs: Sequence[StudyRun], protocol: str, quantity: Series) -> Curve:
-    """One method's curve over its seeds."""
-    return curves.over_seeds([quantity(run.points(protocol)) for run in runs])
 
 
 def overview(study: Study) -> Figure:
@@ -51,9 +43,12 @@ def overview(study: Study) -> Figure:
         "one sample deviation either way; further to the right is better. "
     )
     caption += "; ".join(sentences) + "." if sentences else ""
-    basis = " and ".join(f"{name} KNN" for name in study.protocols)
     title = "Overall accuracy A after the last task"
-    return study_figure(study, "overview", title, caption.strip(), canvas, study.main, basis)
+    return study_figure(study, "overview", title, caption, canvas, study.main, _all_protocols(study))
+
+
+def _all_protocols(study: Study) -> str:
+    return " and ".join(f"{name} KNN" for name in study.protocols)
 
 
 def _ranking(study: Study, protocol: str) -> list[tuple[str, list[float]]]:
@@ -78,19 +73,19 @@ def through_training(study: Study) -> Figure:
     """Mean accuracy over all tasks, learned or still to come."""
     canvas, every = panels(len(study.protocols), 2, 5.5, 2.9)
     for axes, protocol in zip(every, study.protocols):
-        draw.curves(axes, {label: series(runs, protocol, curves.overall) for label, runs in study.plain.items()})
+        draw.curves(axes, draw.course_curves(study.plain, protocol, Course.overall))
         _untrained_level(axes, study, protocol)
         draw.task_axis(axes, study.task_count, study.environments)
         draw.percent_axis(axes)
         axes.set_title(f"{protocol} KNN")
     add_legend(canvas, legend_of(study.plain, untrained=study.untrained(study.protocols[0]) is not None))
-    caption = "Mean accuracy over all tasks, those still to come included. "
+    caption = "Mean accuracy over all tasks, including those not yet learned. "
     if any(not runs[0].continual for runs in study.plain.values()):
         caption += "Level lines are methods that do not learn task by task. "
     if draw.environment_starts(study.environments):
         caption += "Vertical dashes mark where the environment changes."
-    title, basis = "Accuracy through training", " and ".join(f"{name} KNN" for name in study.protocols)
-    return study_figure(study, "accuracy", title, caption.strip(), canvas, all_runs(study.plain), basis)
+    title = "Accuracy through training"
+    return study_figure(study, "accuracy", title, caption, canvas, study.plain, _all_protocols(study))
 
 
 def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
@@ -102,7 +97,7 @@ def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
 def method_by_method(study: Study) -> Figure | None:
     """The same as small multiples with a band over seeds each, where one panel would hold too many bands."""
     protocol = study.protocols[0]
-    lines = {label: series(runs, protocol, curves.overall) for label, runs in study.plain.items()}
+    lines = draw.course_curves(study.plain, protocol, Course.overall)
     moving = {label: line for label, line in lines.items() if len(line.x) > 1}
     if len(moving) <= draw.MOST_BANDS or all(line.deviation is None for line in moving.values()):
         return None
@@ -118,9 +113,8 @@ def method_by_method(study: Study) -> Figure | None:
         "Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other "
         "methods, the dotted line is the untrained encoder. Horizontal: tasks learned; vertical: accuracy in percent."
     )
-    runs = [run for label in moving for run in study.by_label[label]]
     title = "Accuracy through training, method by method"
-    return study_figure(study, "accuracy-methods", title, caption, canvas, runs, f"{protocol} KNN")
+    return study_figure(study, "accuracy-methods", title, caption, canvas, moving, f"{protocol} KNN")
 
 
 def trade_off(study: Study) -> Figure | None:
@@ -128,24 +122,24 @@ def trade_off(study: Study) -> Figure | None:
     methods, protocol = study.few(), study.protocols[0]
     if not methods:
         return None
-    columns: list[tuple[str, str, Series]] = [
-        ("Plasticity", "accuracy on the current task (%)", curves.plasticity),
-        ("Consolidation", "task-level accuracy (%)", curves.consolidation),
-        ("Stability", "accuracy on task 1 (%)", curves.of_task),
-    ]
+    quantities = (
+        ("Plasticity", "accuracy on the current task (%)", Course.plasticity),
+        ("Consolidation", "task-level accuracy (%)", Course.consolidation),
+        ("Stability", "accuracy on task 1 (%)", Course.of_task),
+    )
     canvas, every = panels(3, 3, 3.7, 2.9)
-    for axes, (title, unit, quantity) in zip(every, columns):
-        draw.curves(axes, {label: series(runs, protocol, quantity) for label, runs in methods.items()})
+    for axes, (title, unit, quantity) in zip(every, quantities):
+        draw.curves(axes, draw.course_curves(methods, protocol, quantity))
         draw.task_axis(axes, study.task_count, study.environments)
         draw.percent_axis(axes, unit)
         axes.set_title(title)
     add_legend(canvas, legend_of(methods))
     caption = (
-        "Left: how well the task at hand is learned. Middle: how well a KNN tells which task an image is from. Right: "
+        "Left: how well the current task is learned. Middle: how well a KNN tells which task an image is from. Right: "
         "what is left of the accuracy on task 1. A method that balances the three is high in every panel."
     )
     title, basis = "Plasticity, consolidation and stability", f"{protocol} KNN; task-level KNN in the middle"
-    return study_figure(study, "trade-off", title, caption, canvas, all_runs(methods), basis)
+    return study_figure(study, "trade-off", title, caption, canvas, methods, basis)
 
 
 def every_task(study: Study) -> Figure | None:
@@ -155,11 +149,8 @@ def every_task(study: Study) -> Figure | None:
         return None
     canvas, every = panels(count, 5, 2.2, 1.75, share_y=True)
     for task, axes in enumerate(every):
-        of_task = {
-            label: series(runs, protocol, lambda points, task=task: curves.of_task(points, task))
-            for label, runs in methods.items()
-        }
-        draw.curves(axes, of_task, markers=False)
+        lines = draw.course_curves(methods, protocol, lambda course, task=task: course.of_task(task))
+        draw.curves(axes, lines, markers=False)
         axes.axvspan(task, task + 1, color=MUTED, alpha=0.13, linewidth=0)
         axes.set(xlim=(0, count), xticks=sorted({1, (count + 1) // 2, count}))
         axes.set_title(study.task_title(task), fontsize=8.5)
@@ -169,44 +160,35 @@ def every_task(study: Study) -> Figure | None:
         "the rise inside it is knowledge gain, a fall after it is forgetting, and the level before it is transfer."
     )
     title = "Accuracy on every task through training"
-    return study_figure(study, "tasks", title, caption, canvas, all_runs(methods), f"{protocol} KNN")
+    return study_figure(study, "tasks", title, caption, canvas, methods, f"{protocol} KNN")
 
 
 def matrices(study: Study, protocol: str) -> Figure | None:
     """A[t, i] of each continual method, mean over seeds."""
     if not study.continual:
         return None
-    means = {label: mean_matrix(runs, protocol) for label, runs in study.continual.items()}
-    low, high = _finite_range(list(means.values()))
-    count = study.task_count
-    columns = 4 if len(means) == 4 else 3
+    means = {
+        label: np.mean([accuracy_matrix(run, protocol) for run in runs], axis=0)
+        for label, runs in study.continual.items()
+    }
+    values = np.concatenate([matrix[np.isfinite(matrix)] for matrix in means.values()])
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    count, columns = study.task_count, 4 if len(means) == 4 else 3
     canvas, every = panels(len(means), columns, 11.1 / columns, 11.1 / columns - 0.1)
     for axes, (label, matrix) in zip(every, means.items()):
         mesh = draw.heat_map(axes, matrix, low, high, cells=count <= MATRIX_CELLS)
         stairs = np.repeat(np.arange(count + 1), 2)
         axes.plot(stairs[1:], stairs[:-1], color=INK, linewidth=1.1)  # tasks already learned lie below
-        numbers = range(count) if count <= MATRIX_CELLS else range(4, count, 5)
-        ticks = {"ticks": [task + 0.5 for task in numbers], "labels": [str(task + 1) for task in numbers]}
-        axes.set_xticks(**ticks)
-        axes.set_yticks(**ticks)
+        numbers = range(1, count + 1) if count <= MATRIX_CELLS else range(5, count + 1, 5)
+        draw.number_ticks(axes, [number - 0.5 for number in numbers], numbers)
         axes.set(xlabel="accuracy on task", ylabel="after learning task", title=label)
     canvas.colorbar(mesh, ax=every, label="accuracy (%)", aspect=30, fraction=0.02, pad=0.01)
     caption = (
         "Row t, column i is the accuracy on task i after learning task t. Tasks already learned lie below the stairs; "
         "a column that turns lighter downwards is forgetting."
     )
-    title = f"Accuracy matrices, {protocol}"
-    runs = all_runs(study.continual)
-    return study_figure(study, f"matrices-{protocol}", title, caption, canvas, runs, f"{protocol} KNN")
-
-
-def mean_matrix(runs: Sequence[StudyRun], protocol: str) -> np.ndarray:
-    return np.mean([run.matrix(protocol) for run in runs], axis=0)
-
-
-def _finite_range(arrays: list[np.ndarray]) -> tuple[float, float]:
-    values = np.concatenate([array[np.isfinite(array)] for array in arrays])
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    title, basis = f"Accuracy matrices, {protocol}", f"{protocol} KNN"
+    return study_figure(study, f"matrices-{protocol}", title, caption, canvas, study.continual, basis)
 
 
 def forgotten_classes(study: Study, source: Source) -> Figure | None:
@@ -215,7 +197,7 @@ def forgotten_classes(study: Study, source: Source) -> Figure | None:
     if not methods:
         return None
     lost = {
-        label: np.mean([class_forgetting(run.class_accuracy(protocol)) for run in runs], axis=0)
+        label: np.mean([class_forgetting(class_accuracy(run, protocol)) for run in runs], axis=0)
         for label, runs in methods.items()
     }
     worst = largest(np.mean(list(lost.values()), axis=0), CLASSES_SHOWN)
@@ -235,13 +217,12 @@ def forgotten_classes(study: Study, source: Source) -> Figure | None:
     right.grid(visible=True, axis="x")
     right.margins(x=0.06)
     add_legend(canvas, legend_of(methods))
-    totals = {label: float(np.nanmean(values)) for label, values in lost.items()}
-    least, most = min(totals, key=lambda label: totals[label]), max(totals, key=lambda label: totals[label])
     caption = "How far the final accuracy on a class lies below its best after any task. "
-    if len(totals) > 1:
-        caption += f"Mean over classes: from {totals[least]:.1f} ({least}) to {totals[most]:.1f} points ({most})."
-    title = "Forgetting class by class"
-    return study_figure(study, "forgetting", title, caption.strip(), canvas, all_runs(methods), f"{protocol} KNN")
+    if len(lost) > 1:
+        totals = sorted((float(np.nanmean(values)), label) for label, values in lost.items())
+        (least, first), (most, last) = totals[0], totals[-1]
+        caption += f"Mean over classes: from {least:.1f} ({first}) to {most:.1f} points ({last})."
+    return study_figure(study, "forgetting", "Forgetting by class", caption, canvas, methods, f"{protocol} KNN")
 
 
 def class_forgetting(history: np.ndarray) -> np.ndarray:
@@ -251,5 +232,5 @@ def class_forgetting(history: np.ndarray) -> np.ndarray:
 
 def largest(values: np.ndarray, count: int) -> list[int]:
     """Positions of the largest values, largest first; never of NaN."""
-    order = np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable")
+    order = np.argsort(-values, kind="stable")  # NaN comes last
     return [int(index) for index in order[:count] if not np.isnan(values[index])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,11 @@ import torch
 
 from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.benchmark import Benchmark
+from osiris.evaluation.runs import Run
 from osiris.randomness import generator
 from osiris.report.benchmark_images import Source, framed, pixels, take, tiles
 from osiris.report.figure import Figure, pictures, study_figure
 from osiris.report.studies import Study
-from osiris.report.study_run import StudyRun
 
 PER_TASK = 16
 VIEWED = 10
@@ -24,8 +25,8 @@ def task_sheets(study: Study, source: Source) -> Figure | None:
     """Training images of each task, class after class."""
     if source.benchmark is None:
         return None
-    sheets = [tiles(_task_rows(source.benchmark, task)) for task in range(study.task_count)]
-    canvas = pictures([(study.task_title(task), sheet) for task, sheet in enumerate(sheets)], 3, 3.7)
+    tasks = range(study.task_count)
+    canvas = pictures([(study.task_title(task), tiles(_task_rows(source.benchmark, task))) for task in tasks], 3, 3.7)
     caption = "A sample of the training images of each task"
     caption += ", one class per row where classes are few." if source.benchmark.labelled else "."
     return study_figure(study, "images", "What each task looks like", caption, canvas, study.main)
@@ -45,7 +46,7 @@ def _task_rows(benchmark: Benchmark, task: int) -> list[np.ndarray]:
 
 
 def views(study: Study, source: Source) -> Figure | None:
-    """Images and the two views that the contrastive loss treats as the same."""
+    """Images, each with the two views that the contrastive loss pulls together."""
     benchmark = source.benchmark
     kind = study.runs[0].config.get("learning.views", "paper")
     if benchmark is None or kind not in VIEWS:
@@ -53,8 +54,8 @@ def views(study: Study, source: Source) -> Figure | None:
     images = benchmark.train.images.take(torch.linspace(0, len(benchmark.train) - 1, VIEWED).long())
     both = TwoViews(benchmark.mean, benchmark.std, VIEWS[kind])(images, generator(0, "augment.x", 0, 0))
     centre, spread = (torch.tensor(part).view(1, 3, 1, 1) for part in (benchmark.mean, benchmark.std))
-    shown = [((view * spread + centre).clamp(0, 1) * 255).round().to(torch.uint8) for view in both]
-    canvas = pictures([("", tiles([pixels(images), *(pixels(view) for view in shown)], row_gap=6))], 1, 11)
+    visible = [((view * spread + centre).clamp(0, 1) * 255).round().to(torch.uint8) for view in both]
+    canvas = pictures([("", tiles([pixels(images), *map(pixels, visible)], row_gap=6))], 1, 11)
     caption = (
         "Top row: the image. Below it: the two views that the loss pulls together, after a random crop, flip and "
         "change of colour, while it pushes the views of other images away."
@@ -73,7 +74,7 @@ class Neighbours:
     after: np.ndarray
 
     @classmethod
-    def of(cls, run: StudyRun, query_task: np.ndarray) -> Neighbours | None:
+    def of(cls, run: Run, query_task: np.ndarray) -> Neighbours | None:
         every = [run.arrays(task) for task in range(run.task_count)]
         if not all("neighbours.bank" in arrays for arrays in every):
             return None
@@ -89,16 +90,14 @@ def neighbours(study: Study, source: Source) -> Figure | None:
     if benchmark is None or benchmark.test is None or benchmark.test.label is None or benchmark.bank.label is None:
         return None
     labels = [label for label in ("ft", "osiris-d") if label in study.continual] or list(study.continual)[:2]
-    task, label, bank_label = (
-        part.numpy() for part in (benchmark.test.task, benchmark.test.label, benchmark.bank.label)
-    )
+    task, label, bank_label = benchmark.test.task.numpy(), benchmark.test.label.numpy(), benchmark.bank.label.numpy()
     known = {name: pairs for name in labels if (pairs := Neighbours.of(study.continual[name][0], task)) is not None}
     if not known:
         return None
     first = next(iter(known.values()))
     query_label = label[first.queries]
-    hits = [bank_label[found] == query_label[:, None] for found in (first.before, first.after)]
-    chosen = most_forgotten(hits[0], hits[1], first.task, study.task_count - 1, QUERIES_SHOWN)
+    before, after = (bank_label[nearest] == query_label[:, None] for nearest in (first.before, first.after))
+    chosen = most_forgotten(before, after, first.task, study.task_count - 1, QUERIES_SHOWN)
     if not chosen:
         return None
     sheets = []
@@ -117,25 +116,24 @@ def neighbours(study: Study, source: Source) -> Figure | None:
 
 
 def most_forgotten(before: np.ndarray, after: np.ndarray, task: np.ndarray, last_task: int, count: int) -> list[int]:
-    """Queries whose neighbours changed most for the worse, at most two per task; ties go to earlier tasks. None of the
-    last task, which has had no time to be forgotten.
+    """Queries whose neighbours got worst, at most two per task; ties go to earlier tasks. None is of the last task,
+    after which nothing was learned.
 
     `before`, `after`: bool [n, k], whether a neighbour is of the query's class.
     """
     loss = before.sum(axis=1) - after.sum(axis=1)
-    order = sorted(range(len(loss)), key=lambda index: (-int(loss[index]), int(task[index]), index))
-    per_task: dict[int, int] = {}
+    per_task: Counter[int] = Counter()
     chosen = []
-    for index in order:
+    for index in np.lexsort((task, -loss)).tolist():
         number = int(task[index])
-        if number < last_task and per_task.get(number, 0) < 2 and before[index].any():
-            per_task[number] = per_task.get(number, 0) + 1
+        if number < last_task and per_task[number] < 2 and before[index].any():
+            per_task[number] += 1
             chosen.append(index)
     return chosen[:count]
 
 
-def _row(benchmark: Benchmark, query: int, found: np.ndarray, label: int) -> np.ndarray:
+def _row(benchmark: Benchmark, query: int, nearest: np.ndarray, label: int) -> np.ndarray:
     assert benchmark.test is not None and benchmark.bank.label is not None
-    right = benchmark.bank.label.numpy()[found] == label
-    near = [framed(tile, bool(good)) for tile, good in zip(take(benchmark.bank.images, found), right)]
+    right = benchmark.bank.label.numpy()[nearest] == label
+    near = [framed(tile, bool(good)) for tile, good in zip(take(benchmark.bank.images, nearest), right)]
     return np.concatenate([take(benchmark.test.images, [query]), np.stack(near)])

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
-from osiris.report import curves
 from osiris.report.benchmark_images import Source, take, tiles
+from osiris.report.curves import Curve, as_points, over_seeds
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
-from osiris.report.study_run import StudyRun
 from osiris.report.style import MUTED, legend_of, order_of
 
 IMAGES_SHOWN = 60
@@ -26,7 +26,7 @@ def overfitting(study: Study, measured: Measured) -> Figure | None:
         return None
     labels = sorted({run.label for run in runs}, key=order_of)
     canvas, every = panels(2, 2, 5.5, 2.8)
-    titles = ("where the current term acts (g)", "where past terms act (h, or the only g)")
+    titles = ("in the space of the current term (g)", "in the space of the past terms (h, or g if there is no h)")
     for axes, space, title in zip(every, ("g", "h"), titles):
         axes.axhline(0, color=MUTED, linewidth=0.8)
         # A method with one projector has g alone: Fig. 5b shows it in both.
@@ -48,54 +48,55 @@ def overfitting(study: Study, measured: Measured) -> Figure | None:
     return study_figure(study, "overfitting", "Overfitting to the memory", caption, canvas, runs, basis)
 
 
-def _difference(runs: Sequence[StudyRun], measured: Measured, label: str, space: str) -> curves.Curve | None:
-    each = []
-    for run in runs:
-        points = [(x, values[space]) for x, values in measured[run.number] if space in values]
-        if run.label == label and points:
-            x, y = np.array(points).T
-            each.append((x, y))
-    return curves.over_seeds(each) if each else None
+def _difference(runs: Sequence[Run], measured: Measured, label: str, space: str) -> Curve | None:
+    each = [
+        as_points((x, values[space]) for x, values in measured[run.number] if space in values)
+        for run in runs
+        if run.label == label
+    ]
+    known = [points for points in each if len(points[0])]
+    return over_seeds(known) if known else None
 
 
 def shares(study: Study) -> Figure | None:
     """Which tasks the memory holds, through training. Methods with equal memories share a panel."""
     count = study.task_count
-    groups: list[tuple[np.ndarray, list[StudyRun]]] = []
-    for runs in study.continual.values():
-        held = [runs[0].memory(task) for task in range(count)] if runs[0].uses_memory else [None]
-        if all(one is not None for one in held):
-            _add_to_group(groups, task_shares([one[1] for one in held if one is not None], count), runs[0])
+    shares_of: dict[str, np.ndarray] = {}
+    for label, runs in study.continual.items():
+        memories = [runs[0].memory(task) for task in range(count)] if runs[0].uses_memory else [None]
+        tasks = [memory[1] for memory in memories if memory is not None]
+        if len(tasks) == len(memories):
+            shares_of[label] = task_shares(tasks, count)
+    groups = group_equal(shares_of)
     if not groups or count < 2:
         return None
     canvas, every = panels(len(groups), 2, 5.5, 2.8)
-    for axes, (share, runs) in zip(every, groups):
+    for axes, (labels, share) in zip(every, groups):
         _stacked_shares(axes, share)
-        names = ", ".join(run.label for run in runs)
-        axes.set_title(names if len(names) < 60 else f"{len(runs)} methods with the same memory")
-    low, high = (100 * float(edge([edge(share[-1]) for share, _ in groups])) for edge in (min, max))
+        names = ", ".join(labels)
+        axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
+    low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
     caption = (
         f"Each band is the part of the memory that comes from one task (numbers at the right). After the last task the "
         f"parts lie between {low:.0f} and {high:.0f} %; equal parts would be {100 / count:.0f} %."
     )
-    runs = [run for _, members in groups for run in members]
+    runs = [study.by_label[label][0] for label in shares_of]
     title = "Which tasks the memory holds"
     return study_figure(study, "memory", title, caption, canvas, runs, "checkpoints after each task")
 
 
-def _add_to_group(groups: list[tuple[np.ndarray, list[StudyRun]]], key: np.ndarray, run: StudyRun) -> None:
-    """Reservoirs of one seed and size hold the same images, whatever the method."""
-    for known, members in groups:
-        if np.array_equal(known, key):
-            members.append(run)
-            return
-    groups.append((key, [run]))
+def group_equal(arrays: dict[str, np.ndarray]) -> list[tuple[list[str], np.ndarray]]:
+    """(labels, array) of the distinct arrays: memories of one seed and size hold the same images in every method."""
+    groups: dict[bytes, list[str]] = {}
+    for label, array in arrays.items():
+        groups.setdefault(array.tobytes(), []).append(label)
+    return [(labels, arrays[labels[0]]) for labels in groups.values()]
 
 
-def task_shares(held: Sequence[np.ndarray], task_count: int) -> np.ndarray:
-    """[checkpoints, T]: the part of the memory that each task has, given the tasks of the images held after each task
-    (-1: an empty slot)."""
-    counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in held], dtype=np.float64)
+def task_shares(memories: Sequence[np.ndarray], task_count: int) -> np.ndarray:
+    """[checkpoints, T]: the part of the memory that each task has, given the tasks of the images in the memory after
+    each task (-1: an empty slot)."""
+    counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in memories], dtype=np.float64)
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
 
@@ -115,23 +116,25 @@ def _stacked_shares(axes: Axes, share: np.ndarray) -> None:
 
 def images(study: Study, source: Source) -> Figure | None:
     """Images in the memory after the last task, in the order of the tasks they came from."""
-    groups: list[tuple[np.ndarray, list[StudyRun]]] = []
-    for runs in study.continual.values():
-        held = runs[0].memory() if runs[0].uses_memory else None
-        if held is not None and len(held[0]):
-            _add_to_group(groups, held[0][np.argsort(held[1], kind="stable")], runs[0])
-    count = 0 if source.benchmark is None else len(source.benchmark.train)
-    groups = [(ids, runs) for ids, runs in groups if ids.min() >= 0 and ids.max() < count]
-    if not groups or source.benchmark is None:
+    if source.benchmark is None:
+        return None
+    ids_of: dict[str, np.ndarray] = {}
+    for label, runs in study.continual.items():
+        memory = runs[0].memory() if runs[0].uses_memory else None
+        if memory is not None and len(memory[0]):
+            ids = memory[0][np.argsort(memory[1], kind="stable")]
+            if ids.min() >= 0 and ids.max() < len(source.benchmark.train):
+                ids_of[label] = ids
+    if not ids_of:
         return None
     sheets = []
-    for ids, runs in groups:
+    for labels, ids in group_equal(ids_of):
         chosen = ids[np.linspace(0, len(ids) - 1, min(IMAGES_SHOWN, len(ids))).astype(int)]
         rows = [take(source.benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
-        names = ", ".join(run.label for run in runs)
-        names = names if len(names) < 48 else f"{len(runs)} methods"
+        names = ", ".join(labels)
+        names = names if len(names) < 48 else f"{len(labels)} methods"
         sheets.append((f"{names}: {len(chosen)} of {len(ids)} images", tiles(rows)))
     caption = "Images in the memory after the last task, those of the earliest tasks first."
-    runs = [run for _, members in groups for run in members]
+    runs = [study.by_label[label][0] for label in ids_of]
     canvas = pictures(sheets, 2, 5.5)
     return study_figure(study, "memory-images", "What the memory holds at the end", caption, canvas, runs)

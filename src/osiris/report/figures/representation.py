@@ -12,11 +12,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
 
+from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
 from osiris.report.figure import Figure, add_legend, bare, panels, study_figure
 from osiris.report.studies import Study
-from osiris.report.study_run import StudyRun
 from osiris.report.style import INK, MUTED, ROLES
 
 PAPER = ("offline", "ft", "osiris-d")
@@ -66,9 +66,8 @@ def class_similarity(study: Study) -> Figure | None:
     )
     if study.environments:
         caption += " Above each panel: the mean between different classes of each environment; dashes separate them."
-    runs = [run for label in matrices for run in study.by_label[label]]
     basis = "final model, test images"
-    return study_figure(study, "similarity", "Similarity between classes", caption, canvas, runs, basis)
+    return study_figure(study, "similarity", "Similarity between classes", caption, canvas, matrices, basis)
 
 
 def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
@@ -84,10 +83,8 @@ def class_order(tasks: Tasks) -> list[int]:
 def _task_ticks(axes: Axes, tasks: Tasks) -> None:
     """The number of a task at the middle of its classes; every so many where there are many tasks."""
     ends = [0, *accumulate(len(classes) for classes in tasks)]
-    numbers = range(0, len(tasks), 1 + len(tasks) // 12)
-    ticks = {"ticks": [(ends[n] + ends[n + 1]) / 2 for n in numbers], "labels": [str(n + 1) for n in numbers]}
-    axes.set_xticks(**ticks)
-    axes.set_yticks(**ticks)
+    numbers = range(1, len(tasks) + 1, 1 + len(tasks) // 12)
+    draw.number_ticks(axes, [(ends[number - 1] + ends[number]) / 2 for number in numbers], numbers)
 
 
 def _switches(tasks: Tasks, environments: Environments) -> list[int]:
@@ -153,9 +150,8 @@ def distributions(study: Study) -> Figure | None:
         "Densities of the similarity of two test images. The less the two overlap, the easier nearest neighbours are: "
         "the overlap is the integral of the smaller density, 0 for separate and 1 for equal distributions."
     )
-    runs = [run for label in labels for run in study.by_label[label]]
     basis = "final model, pairs of test images, Gaussian kernel"
-    return study_figure(study, "distributions", "Same class and different class", caption, canvas, runs, basis)
+    return study_figure(study, "distributions", "Same class and different class", caption, canvas, labels, basis)
 
 
 def _support(cells: Sequence[Densities]) -> tuple[float, float]:
@@ -179,7 +175,7 @@ def similarity_overlap(histogram: np.ndarray) -> Densities | None:
 def scott_bandwidth(centres: np.ndarray, counts: np.ndarray) -> float:
     """Scott's rule, n^(-1/5) standard deviations, from a histogram; never below half a bin."""
     total = counts.sum()
-    mean = (centres * counts).sum() / total
+    mean = np.average(centres, weights=counts)
     deviation = np.sqrt((counts * (centres - mean) ** 2).sum() / max(1, total - 1))
     return max(float(deviation * total ** (-1 / 5)), float(centres[1] - centres[0]) / 2)
 
@@ -196,7 +192,7 @@ def feature_maps(study: Study) -> Figure | None:
     """Features on their two main axes, coloured by task, through training."""
     count = study.task_count
     times = sorted({0, max(0, count // 2 - 1), count - 1})
-    cells: list[tuple[StudyRun, int, dict[str, np.ndarray]]] = []
+    cells: list[tuple[Run, int, dict[str, np.ndarray]]] = []
     for label in sorted(chosen_labels(study, 4), key=lambda label: label not in study.continual):
         run = study.by_label[label][0]
         for moment in times if run.continual else [0]:

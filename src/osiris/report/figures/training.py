@@ -1,4 +1,4 @@
-"""Figures of the course of training: loss terms, and the health of the representation."""
+"""Figures of training itself: loss terms, and the health of the representation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from osiris.evaluation.runs import Run
 from osiris.framework.terms import Contrast
 from osiris.report import axes as draw
-from osiris.report import curves
-from osiris.report.curves import Curve
+from osiris.report.curves import Curve, Points, as_points, at_ends, over_seeds, thin
 from osiris.report.figure import Figure, add_legend, panels, study_figure
-from osiris.report.studies import Study, all_runs
-from osiris.report.study_run import StudyRun
+from osiris.report.studies import Study
 from osiris.report.style import CHANCE, ROLES, legend_of, role_style
 
 HEALTH = {
@@ -22,7 +21,7 @@ HEALTH = {
     "spread": ("Spread", "relative to an even spread", (0.0, np.inf), (0.0, 1.0)),
     "uniformity": ("Uniformity", "lower: more even", (-np.inf, 0.0), (-1.0, 0.0)),
 }
-"""Field -> title, unit, range of the quantity, and what the axis shows at least."""
+"""Field -> title, unit, range of the quantity, and the smallest range of the axis."""
 AT_CHANCE = 0.97
 """A loss above this part of chance counts as chance."""
 
@@ -53,30 +52,28 @@ def loss_terms(study: Study) -> Figure | None:
             f"Chance, {min(chances):.2f}, is the current loss of an encoder that gives every image the same embedding: "
             "log(2 · batch size - 1)."
         )
-    runs = [run for label in methods for run in study.by_label[label]]
     basis = "training loss, means over logged steps"
-    return study_figure(study, "losses", "Loss terms through training", caption.strip(), canvas, runs, basis)
+    return study_figure(study, "losses", "Loss terms through training", caption, canvas, methods, basis)
 
 
-def term_curves(runs: Sequence[StudyRun]) -> dict[str, Curve]:
+def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
     """Term -> its curve over seeds; `loss` only where there is more than one term."""
     names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
     wanted = ["loss", *names] if len(names) > 1 else names
-    each = {name: [pair for run in runs if len((pair := _logged(run, name))[0])] for name in wanted}
-    return {name: curves.over_seeds(pairs) for name, pairs in each.items() if pairs}
+    each = {name: [points for run in runs if len((points := _logged(run, name))[0])] for name in wanted}
+    return {name: over_seeds(points) for name, points in each.items() if points}
 
 
-def _logged(run: StudyRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _logged(run: Run, name: str) -> Points:
     pairs = []
     for record in run.steps_logged:
         value = record.loss if name == "loss" else record.terms.get(name)
         if value is not None and math.isfinite(value):
             pairs.append((run.place(record.task - 1, record.step), value))
-    x, y = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    return curves.thin(x, y)
+    return thin(*as_points(pairs))
 
 
-def chance_loss(run: StudyRun) -> float | None:
+def chance_loss(run: Run) -> float | None:
     """The contrastive loss of equal embeddings, log(2N - 1) for N images; None where L_current is of another kind."""
     batch = run.config.get("learning.batch_size")
     terms = run.composition.current if run.composition else ()
@@ -84,8 +81,8 @@ def chance_loss(run: StudyRun) -> float | None:
     return math.log(2 * batch - 1) if contrastive and isinstance(batch, int) and batch > 1 else None
 
 
-def at_chance(run: StudyRun) -> bool:
-    """Whether the current loss of the last task ended where it would be without any learning."""
+def at_chance(run: Run) -> bool:
+    """Whether the current loss of the last task ended at the level of an encoder that learned nothing."""
     chance = chance_loss(run)
     last = [record for record in run.steps_logged if record.task == run.steps_logged[-1].task]
     losses = [record.terms.get("current") for record in last[len(last) // 2 :]]
@@ -93,19 +90,20 @@ def at_chance(run: StudyRun) -> bool:
     return chance is not None and bool(known) and sum(known) / len(known) > AT_CHANCE * chance
 
 
-def health(study: Study) -> Figure | None:
+def health(study: Study) -> Figure:
     """Effective rank, spread and uniformity of the features, through training."""
-    methods = {label: runs for label, runs in study.plain.items() if all(len(run.health("spread")[0]) for run in runs)}
-    if not methods:
-        return None
+    methods = study.plain
     canvas, every = panels(len(HEALTH), 3, 3.7, 2.6)
-    for axes, (field, (title, unit, within, shown)) in zip(every, HEALTH.items()):
-        lines = {label: curves.over_seeds([run.health(field) for run in runs]) for label, runs in methods.items()}
+    for axes, (field, (title, unit, within, smallest)) in zip(every, HEALTH.items()):
+        lines = {
+            label: over_seeds([at_ends(run, lambda one, field=field: getattr(one.health, field)) for run in runs])
+            for label, runs in methods.items()
+        }
         draw.curves(axes, {label: line for label, line in lines.items() if len(line.x)}, within=within)
         draw.task_axis(axes, study.task_count, study.environments)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set(ylabel=unit, title=title)
-        draw.at_least(axes, *shown)
+        draw.at_least(axes, *smallest)
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
     caption = (
@@ -113,5 +111,4 @@ def health(study: Study) -> Figure | None:
         "its uniformity rises to 0."
     )
     basis = "normalised features of the KNN bank"
-    title = "Health of the representation"
-    return study_figure(study, "health", title, caption, canvas, all_runs(methods), basis)
+    return study_figure(study, "health", "Health of the representation", caption, canvas, methods, basis)

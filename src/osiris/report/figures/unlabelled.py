@@ -12,13 +12,13 @@ from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.overfitting import checkpoint_networks
+from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
-from osiris.report import curves
 from osiris.report.benchmark_images import Source, take, tiles
+from osiris.report.curves import Points, as_points, at_ends, over_seeds
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.figures.images import Neighbours
-from osiris.report.studies import Study, all_runs
-from osiris.report.study_run import StudyRun
+from osiris.report.studies import Study
 from osiris.report.style import CHANCE, legend_of
 from osiris.training.checkpoint import load_tensors
 
@@ -51,30 +51,30 @@ def neighbours(study: Study, source: Source) -> Figure | None:
         sheets.append((f"{label}, {when}", tiles(rows)))
     if not len(chosen):
         return None
-    kept = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
+    unchanged = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
     caption = (
         "Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to "
         f"you are the best sign of a useful representation. Of all {len(early)} images that were followed, "
-        f"{100 * float(np.mean(kept)):.0f} % of the neighbours are the same at both times."
+        f"{100 * float(np.mean(unchanged)):.0f} % of the neighbours are the same at both times."
     )
     title, basis = "Nearest images, before and after", "nearest neighbours among the training images"
     return study_figure(study, "nearest", title, caption, pictures(sheets, 2, 5.5), [run], basis)
 
 
 def episodes(study: Study) -> Figure | None:
-    """Consolidation C, which needs no labels: how well a KNN tells which episode an image is from."""
+    """Consolidation C, which needs no labels: how well a KNN predicts the episode of an image."""
     lines = {}
     for label, runs in study.plain.items():
-        each = [pair for run in runs if len((pair := run.task_level())[0])]
-        if each:
-            lines[label] = curves.over_seeds(each)
+        each = [at_ends(run, lambda scores: scores.task_level.accuracy) for run in runs]
+        known = [points for points in each if len(points[0])]
+        lines |= {label: over_seeds(known)} if known else {}
     if not lines or study.task_count < 2:
         return None
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
     draw.curves(axes, lines)
     axes.axhline(100 / study.task_count, linewidth=1, **CHANCE.line)
     draw.task_axis(axes, study.task_count)
-    draw.percent_axis(axes, "images put into their episode (%)")
+    draw.percent_axis(axes, "episode predicted correctly (%)")
     axes.set_ylim(bottom=0)
     add_legend(canvas, [*legend_of(lines), ("guessing", CHANCE)])
     final = {label: float(line.mean[-1]) for label, line in lines.items()}
@@ -83,18 +83,17 @@ def episodes(study: Study) -> Figure | None:
         + ", ".join(f"{value:.0f} % ({label})" for label, value in final.items())
         + f"; guessing gives {100 / study.task_count:.0f} %. Episodes that look alike need not be told apart."
     )
-    runs = [run for label in lines for run in study.by_label[label]]
     title = "Telling the episodes apart"
-    return study_figure(study, "episodes", title, caption, canvas, runs, "KNN over episodes")
+    return study_figure(study, "episodes", title, caption, canvas, lines, "KNN over episodes")
 
 
 def drift(study: Study, source: Source) -> Figure | None:
     """How far the features of the memory's images move from one checkpoint to the next."""
-    methods = {label: [runs[0]] for label, runs in study.continual.items() if runs[0].uses_memory}
     if source.benchmark is None:
         return None
-    moved = {label: feature_drift(runs[0], source.benchmark) for label, runs in methods.items()}
-    lines = {label: curves.over_seeds([pair]) for label, pair in moved.items() if pair is not None and len(pair[0]) > 1}
+    firsts = {label: runs[0] for label, runs in study.continual.items() if runs[0].uses_memory}
+    moved = {label: feature_drift(run, source.benchmark) for label, run in firsts.items()}
+    lines = {label: over_seeds([points]) for label, points in moved.items() if len(points[0]) > 1}
     if not lines:
         return None
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
@@ -107,42 +106,41 @@ def drift(study: Study, source: Source) -> Figure | None:
         "For images in the memory: the mean of 1 - cosine between their features after an episode and after the one "
         "before. Zero means that the new episode did not change how old images are represented."
     )
-    used = {label: methods[label] for label in lines}
-    title = "Drift of the memory's features"
-    return study_figure(study, "drift", title, caption, canvas, all_runs(used), "checkpoints after each episode")
+    title, runs = "Drift of the memory's features", [firsts[label] for label in lines]
+    return study_figure(study, "drift", title, caption, canvas, runs, "checkpoints after each episode")
 
 
-def feature_drift(run: StudyRun, benchmark: Benchmark) -> tuple[np.ndarray, np.ndarray] | None:
-    """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end."""
-    held = run.memory()
-    files = sorted((run.run.path / "checkpoints").glob("task-*.safetensors"))
-    if held is None or len(files) < 2:
-        return None
-    ids = torch.from_numpy(held[0][held[1] >= 0]).long().unique()[:DRIFT_IMAGES]
+def feature_drift(run: Run, benchmark: Benchmark) -> Points:
+    """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end; empty if
+    they are not known."""
+    memory = run.memory()
+    nothing = as_points([])
+    if memory is None:
+        return nothing
+    ids = torch.from_numpy(memory[0][memory[1] >= 0]).long().unique()[:DRIFT_IMAGES]
     if not len(ids) or ids.min() < 0 or ids.max() >= len(benchmark.train):
-        return None
+        return nothing
     images = normalise(benchmark.train.images.take(ids), benchmark.mean, benchmark.std)
     before: Tensor | None = None
     points = []
-    for path in files:
+    for path in run.checkpoints:
         try:
             tensors, metadata = load_tensors(path)
             encoder = checkpoint_networks(tensors, metadata)["encoder"].eval()
         except UserError as error:
             warn(f"{path} is not used: {error}")
-            return None
+            return nothing
         with torch.no_grad():
             features = encoder(images)
         if before is not None:
             distance = 1 - functional.cosine_similarity(before, features, dim=1)
             points.append((float(int(metadata["task"]) + 1), float(distance.mean())))
         before = features
-    x, y = np.array(points).T
-    return x, y
+    return as_points(points)
 
 
 def duplicates(study: Study, source: Source) -> Figure | None:
-    """Pairs of training images that are the same, or nearly."""
+    """Pairs of training images that look the same."""
     if source.benchmark is None:
         return None
     images = source.benchmark.train.images

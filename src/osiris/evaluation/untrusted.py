@@ -1,7 +1,7 @@
-"""Text from files that somebody else may have written: made printable, short, and safe as a file name.
+"""Text from files that somebody else may have written: printable, short, and safe as a file name.
 
-A run directory may come from a stranger. HTML is escaped by the templates and figures escape their own text; what is
-left is control characters, endless strings, and names that would become paths.
+A run directory may come from a stranger. Templates escape HTML and figures escape their own text. What remains are
+control characters, endless strings, and names that would become paths.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def safe_name(text: str) -> str:
-    """A name for a file or an anchor: letters, digits, dots and dashes. Names that were cut carry a hash."""
+    """A name for a file or an anchor: letters, digits, dots and dashes. Names that are cut get a hash."""
     name = re.sub(r"[^A-Za-z0-9.+-]+|\.{2,}", "-", text).strip("-.") or "unnamed"
     if len(name) <= LONGEST_NAME:
         return name
@@ -45,7 +45,9 @@ def safe_name(text: str) -> str:
 
 
 def read_received(path: Path, kind: type) -> Any:
-    """The content of a JSON file, made printable; an error names the file if it is not JSON of the given kind."""
+    """The content of a JSON file, made harmless; an empty `kind` if there is no such file."""
+    if not path.exists():
+        return kind()
     try:
         value = harmless(read_json(path))
     except (ValueError, OSError, RecursionError) as error:
