@@ -98,8 +98,8 @@ def judge(claim: Claim, evidence: Sequence[Evidence], published: Sequence[Eviden
 
 def overall(verdicts: Collection[Verdict]) -> Verdict:
     """Contradicted if contradicted anywhere; holds if it holds on every benchmark that has the runs."""
-    order: tuple[Verdict, ...] = ("contradicted", "undecided", "holds")
-    return next((verdict for verdict in order if verdict in verdicts), "not run")
+    order: tuple[Verdict, ...] = ("contradicted", "undecided", "holds", "not run")
+    return next(verdict for verdict in order if verdict in verdicts or verdict == "not run")
 
 
 def tally(judged: Sequence[Judged]) -> dict[Verdict, int]:
