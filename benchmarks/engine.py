@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,37 +21,25 @@ from dataclasses import replace
 
 import torch
 
+from osiris.bench import second_task
 from osiris.data.benchmarks import load_benchmark
 from osiris.framework.cost import FT, later_cost
 from osiris.framework.methods import ZOO, find_method
 from osiris.models import EncoderConfig
 from osiris.training.config import Config
+from osiris.training.devices import peak_memory
 from osiris.training.engine import Engine
 from osiris.training.estimate import estimate_memory, total
 from osiris.training.presets import fast, paper
-from osiris.training.schedule import Phase, phases
+from osiris.training.schedule import phases
 
 PIECES = (None, 128, 64, 32)
-
-
-def in_second_task(name: str, config: Config) -> tuple[Engine, Phase]:
-    """An engine after one step of the first task, in which the memory took what it was offered."""
-    method, benchmark = find_method(name), load_benchmark(config.data)
-    learning = config.learning
-    first, second, *_ = phases(benchmark, method, learning.epochs, learning.batch_size)
-    engine = Engine(config, method, benchmark, torch.device("cpu"))
-    engine.model.begin_task(engine.task_context(first, 0))
-    for step in range(2):
-        engine.step(first, step)
-    engine.model.end_task(engine.task_context(first, first.steps))
-    engine.model.begin_task(engine.task_context(second, 0))
-    return engine, second
 
 
 def steps(repeats: int) -> None:
     torch.set_num_threads(1)
     names = [name for name, method in ZOO.items() if method.stream == "continual"]
-    ready = {name: in_second_task(name, fast("tinyworld")) for name in names}
+    ready = {name: second_task(name, fast("tinyworld")) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
         for name, (engine, phase) in ready.items():
@@ -78,12 +65,11 @@ def large(pieces: int | None) -> Config:
 
 
 def child(pieces: int | None) -> None:
-    engine, phase = in_second_task("osiris-d", large(pieces))
+    engine, phase = second_task("osiris-d", large(pieces))
     began = time.process_time()
     engine.step(phase, 0)
     taken = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(json.dumps({"seconds": taken, "megabytes": peak / 2**20}))
+    print(json.dumps({"seconds": taken, "megabytes": peak_memory()}))
 
 
 def micro_batch() -> None:

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ def child(arguments: list[str]) -> None:
 
     imported, imported_cpu = time.perf_counter(), time.process_time()
     from osiris.cli import main
+    from osiris.training.devices import peak_memory
     from osiris.training.engine import Engine
 
     whole_step = Engine.step
@@ -38,13 +38,12 @@ def child(arguments: list[str]) -> None:
         began, began_cpu = time.perf_counter(), time.process_time()
         result = whole_step(engine, *given, **named)  # pyright: ignore[reportArgumentType]
         done = time.perf_counter()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         measured = {
             "import torch": imported - started,
             "torch to first step": began - imported,
             "of it CPU time": began_cpu - imported_cpu,
             "first step": done - began,
-            "peak MB": peak / 2**20,
+            "peak MB": peak_memory(),
         }
         print(json.dumps(measured), flush=True)
         os._exit(0)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 class Memory(nn.Module):
     """Raw uint8 images with their source id, task and insertion step, and the fields that terms declare (der).
 
-    The n-th offer (from 0) takes the next free slot; once the memory is full it draws r in {0..n} and replaces slot r
-    if r is one. All decisions come from the caller's keyed generator on the CPU, so every process makes the same ones.
+    Offer number n (from 0) takes the next free slot. Once the memory is full, r is drawn from {0..n}, and the image
+    replaces slot r if there is such a slot. The draws come from the caller's keyed generator on the CPU, so every
+    process makes the same decisions.
     """
 
     images: Tensor
@@ -56,7 +57,7 @@ class Memory(nn.Module):
         step: int,
         fields: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Put images (uint8) and what belongs to them into the planned slots."""
+        """Write images (uint8) with their source, task, step and fields to the planned slots."""
         slots = slots.to(self.images.device)
         self.images[slots] = images.to(self.images.device)
         self.source[slots] = source.to(self.source.device)
@@ -68,11 +69,11 @@ class Memory(nn.Module):
             field[slots] = value.to(field)
 
     def advance(self, count: int) -> None:
-        """Count `count` presentations, after their plan was carried out."""
+        """Count `count` more offers, after they were written."""
         self.offers += count
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """Slots of a batch Y, uniform, without replacement."""
+        """Slots of a batch Y, drawn uniformly without replacement."""
         return torch.randperm(self.filled, generator=generator)[:count]
 
     def read(self, slots: Tensor) -> Tensor:

@@ -245,6 +245,12 @@ def together() -> Iterator[None]:
         raise Elsewhere(int(codes[first]))
 
 
+def on_first(work: Callable[..., T], *arguments: Any) -> T | None:
+    """Work of the first process alone, such as writing files; the others return None, or stop if it fails."""
+    with together():
+        return work(*arguments) if rank() == 0 else None
+
+
 def in_turn(work: Callable[[], T]) -> T:
     """The same work in all processes, but first in one of each machine: it may fill a cache for the others."""
     results: list[T] = []

@@ -1,4 +1,4 @@
-"""Randomness as a function: no global generator is ever consumed.
+"""Randomness as a function: nothing draws from a global generator.
 
 Every random decision is drawn from a generator keyed by (seed, purpose, indices such as task and step). Therefore the
 first task is bit-equal across methods, a resumed run draws what the uninterrupted one drew, two processes draw what
@@ -30,7 +30,7 @@ def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
 
 @contextmanager
 def scoped(seed: int, purpose: str, *indices: int) -> Iterator[None]:
-    """Seed the global CPU generator for code that insists on it (layer initialisation), and put it back afterwards."""
+    """Seed the global CPU generator for code that draws from it (layer initialisation), and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, purpose, *indices))
         yield

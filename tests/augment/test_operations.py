@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 from scipy import ndimage
 from torch import Tensor
 
 from osiris.augment.views import Parameters, apply
+from osiris.bench import JITTER, pillow_view
 
 TOLERANCE = 2.0
 """Mean absolute difference per image, in 255ths, allowed against Pillow (which rounds to 8 bits after every step)."""
@@ -79,20 +80,6 @@ def check(ours: Tensor, wanted: np.ndarray, weaker: list[Tensor], tolerance: flo
 
 def unchanged(images: Tensor) -> Tensor:
     return images / 255
-
-
-def pillow_hue(image: Image.Image, turns: float) -> Image.Image:
-    hue, saturation, value = image.convert("HSV").split()
-    shifted = (np.asarray(hue).astype(int) + round(turns * 255)) % 256
-    return Image.merge("HSV", (Image.fromarray(shifted.astype(np.uint8)), saturation, value)).convert("RGB")
-
-
-PILLOW_JITTER: dict[int, Callable[[Image.Image, float], Image.Image]] = {
-    BRIGHTNESS: lambda image, factor: ImageEnhance.Brightness(image).enhance(factor),
-    CONTRAST: lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
-    SATURATION: lambda image, factor: ImageEnhance.Color(image).enhance(factor),
-    HUE: pillow_hue,
-}
 
 
 @pytest.mark.parametrize("size", [None, 24, 32, 80])
@@ -166,7 +153,7 @@ def test_flip_mirrors_the_columns() -> None:
 def test_jitter_matches_pillow(operation: int, factor: float) -> None:
     images = pictures(32, 32)
     nothing = 0 if operation == HUE else 1
-    wanted = by_pillow(images, lambda image: PILLOW_JITTER[operation](image, factor))
+    wanted = by_pillow(images, lambda image: JITTER[operation](image, factor))
     half = jittered(images, operation, (factor + nothing) / 2)
     opposite = jittered(images, operation, 2 * nothing - factor) if abs(factor) != 0.5 else half
     check(jittered(images, operation, factor), wanted, [unchanged(images), half, opposite])
@@ -211,20 +198,14 @@ def test_whole_chain_matches_pillow_in_every_order() -> None:
     grey[::5], threshold[::3] = 1, 0.5
     box = torch.tensor([4.0, 6.0, 22.0, 19.0]).expand(24, 4)
     turn = torch.tensor(orders).argsort(1)
-    chosen = neutral(images, box=box, factors=factors, turn=turn, grey=grey, threshold=threshold)
-    wanted = []
-    for position, order in enumerate(orders):
-        image = Image.fromarray(images[position].permute(1, 2, 0).numpy())
-        image = image.crop((6, 4, 25, 26)).resize((32, 32), Image.Resampling.BICUBIC)
-        for operation in order:
-            image = PILLOW_JITTER[operation](image, float(factors[position, operation]))
-        image = ImageOps.grayscale(image).convert("RGB") if grey[position] else image
-        image = ImageOps.solarize(image, 128) if threshold[position] < 1 else image
-        wanted.append(np.asarray(image, dtype=np.float32).transpose(2, 0, 1))
+    chosen = neutral(images, box=box, factors=factors, turn=turn, grey=grey, threshold=threshold, sigma=torch.zeros(24))
+    arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
+    made = [pillow_view(array, chosen, position) for position, array in enumerate(arrays)]
+    wanted = np.stack(made).transpose(0, 3, 1, 2).astype(np.float32)
     without = [replace(chosen, **{name: None}) for name in ("factors", "grey", "threshold")]
-    check(apply(images, chosen), np.stack(wanted), [])
+    check(apply(images, chosen), wanted, [])
     for lacking in without:
-        assert distance(apply(images, lacking), np.stack(wanted)).max() > 2 * TOLERANCE
+        assert distance(apply(images, lacking), wanted).max() > 2 * TOLERANCE
 
 
 def test_grey_matches_pillow() -> None:

@@ -157,12 +157,6 @@ def test_what_is_refused(images, options: dict, message: str) -> None:
         benchmark_from(images, **options)
 
 
-def test_sizes() -> None:
-    benchmark = benchmark_from(np.zeros((4, 10, 30, 3), dtype=np.uint8))
-    assert benchmark.train.images.shape == (3, 10, 10) and "scaled and cropped to 10x10" in benchmark.notices[0]
-    assert benchmark_from(IMAGES, image_size=12).train.images.shape == (3, 12, 12)
-
-
 @pytest.mark.parametrize(
     "make",
     [lambda number: IMAGES[number], lambda number: torch.from_numpy(PLANES[number]), as_float],
@@ -177,14 +171,6 @@ def test_items_of_a_torch_dataset(make) -> None:
 def test_floats_are_rounded_to_the_nearest_level() -> None:
     benchmark = benchmark_from(Pictures(lambda number: torch.full((3, 8, 8), 0.999), labelled=False))
     assert (everything(benchmark.train) == 255).all()
-
-
-def test_a_torch_dataset_too_large_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = benchmark_from(Pictures(picture), episodes=EPISODES)
-    monkeypatch.setenv("OSIRIS_DECODE_LIMIT_MB", "0")
-    lazy = benchmark_from(Pictures(picture), episodes=EPISODES)
-    assert (everything(whole.train) == everything(lazy.train)).all() and whole.checksum == lazy.checksum
-    assert any("on the fly" in text for text in lazy.notices)
 
 
 def load_file(path: Path, prefix: str = "arrays:", suffix: str = "") -> Benchmark:

@@ -1,4 +1,4 @@
-"""The cache: written once, whole or not at all, damage is found, an unusable directory is no obstacle."""
+"""The cache: entries are written once and completely, damage is detected, and a run works without a usable cache."""
 
 from __future__ import annotations
 

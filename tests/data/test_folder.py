@@ -46,6 +46,7 @@ def test_episodes_in_the_order_of_their_names(photos: Path) -> None:
     assert benchmark.tasks == ((), (), ()) and benchmark.class_names == ()
     assert benchmark.train.label is None and benchmark.test is None and not benchmark.labelled
     assert benchmark.mean == (0.485, 0.456, 0.406) and benchmark.std == (0.229, 0.224, 0.225)
+    assert benchmark.train.images.shape == (3, 20, 20) and benchmark.notices == ()
     first = benchmark.train.images.take(torch.tensor([0, 14]))
     assert (first[0].numpy() == np.asarray(picture(0)).transpose(2, 0, 1)).all()
     assert (first[1].numpy() == np.asarray(picture(2005)).transpose(2, 0, 1)).all()
@@ -116,11 +117,6 @@ def test_the_size_is_the_median_short_side_and_said(tmp_path: Path) -> None:
     assert load(tmp_path / "large").train.images.shape == (3, 224, 224)
 
 
-def test_equal_squares_keep_their_size_without_a_word(photos: Path) -> None:
-    benchmark = load(photos)
-    assert benchmark.train.images.shape == (3, 20, 20) and benchmark.notices == ()
-
-
 def test_broken_images_are_skipped_counted_and_listed(photos: Path) -> None:
     whole = (photos / "day2" / "0.png").read_bytes()
     (photos / "day2" / "0.png").write_bytes(whole[: len(whole) // 2])
@@ -140,11 +136,40 @@ def test_broken_images_are_skipped_counted_and_listed(photos: Path) -> None:
         load(photos, strict=True)
 
 
-def test_strict_names_the_file_and_leaves_no_entry(photos: Path, cache_directory: Path) -> None:
-    (photos / "day2" / "0.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"day2/0.png cannot be decoded: .*--strict"):
-        load(photos, strict=True)
-    assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
+NOT_AN_IMAGE = b"not an image"
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"a/x.png": NOT_AN_IMAGE}, {"strict": True}, r"a/x.png cannot be decoded: .*--strict"),
+        ({"empty/.keep": b""}, {}, r"the folder .*empty has no images. Add some, or remove"),
+        ({"a/emu/.keep": b""}, {}, r"the folder .*emu has no images"),
+        ({"b/dog/x.png": NOT_AN_IMAGE, "b/dog/y.png": NOT_AN_IMAGE}, {}, "no usable training images in class 'dog'"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, cache_directory: Path, files: dict, options: dict, message: str) -> None:
+    for seed, name in enumerate(("a/cat", "b/cat")):
+        write_pictures(tmp_path / "photos" / name, 2, seed)
+    for name, content in files.items():
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "photos", **options)
+    assert [child for child in cache_directory.glob("*") if child.is_dir()] == []
+
+
+def test_a_folder_without_images(tmp_path: Path) -> None:
+    (tmp_path / "bad" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="is not a folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"has no images \(.jpg"):
+        load(tmp_path / "bad" / "a")
+    (tmp_path / "bad" / "a" / "x.jpg").write_bytes(NOT_AN_IMAGE)
+    with pytest.raises(UserError, match=r"for example .*x.jpg. Are these images"):
+        load(tmp_path / "bad")
+    with pytest.raises(UserError, match=r"none of the training images can be decoded.*x.jpg"):
+        load(tmp_path / "bad", image_size=16)
 
 
 def test_a_changed_file_is_noticed(photos: Path) -> None:
@@ -153,36 +178,6 @@ def test_a_changed_file_is_noticed(photos: Path) -> None:
     os.utime(photos / "day1" / "0.png", ns=(1, 1))
     after = load(photos)
     assert before.location != after.location and before.checksum != after.checksum
-
-
-def test_an_empty_episode_class_and_folder(photos: Path, labelled: Path, tmp_path: Path) -> None:
-    (photos / "day3").mkdir()
-    with pytest.raises(UserError, match=r"the folder .*day3 has no images. Add some, or remove"):
-        load(photos)
-    (labelled / "morning" / "emu").mkdir()
-    with pytest.raises(UserError, match=r"the folder .*emu has no images"):
-        load(labelled)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"has no images \(.jpg"):
-        load(tmp_path / "empty")
-    with pytest.raises(UserError, match="is not a folder"):
-        load(tmp_path / "nowhere")
-
-
-def test_a_class_whose_images_are_all_broken(labelled: Path) -> None:
-    for path in (labelled / "morning" / "dog").iterdir():
-        path.write_bytes(b"no image")
-    with pytest.raises(UserError, match="no usable training images in class 'dog'"):
-        load(labelled)
-
-
-def test_nothing_can_be_decoded(tmp_path: Path) -> None:
-    (tmp_path / "bad" / "a").mkdir(parents=True)
-    (tmp_path / "bad" / "a" / "x.jpg").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"for example .*x.jpg. Are these images"):
-        load(tmp_path / "bad")
-    with pytest.raises(UserError, match=r"none of the training images can be decoded.*x.jpg"):
-        load(tmp_path / "bad", image_size=16)
 
 
 def test_partly_in_class_folders_means_no_labels(labelled: Path) -> None:

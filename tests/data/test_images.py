@@ -118,10 +118,3 @@ def test_the_limit_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OSIRIS_DECODE_LIMIT_MB", "many")
     with pytest.raises(UserError, match="OSIRIS_DECODE_LIMIT_MB='many'"):
         load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}"))
-
-
-def test_strict_while_checking(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "photos" / "a", 3, 1)
-    (tmp_path / "photos" / "a" / "x.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"x.png cannot be decoded"):
-        load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}", decode_limit_mb=0, strict=True))

@@ -164,12 +164,6 @@ def test_wrong_columns_and_classes(copy: Path, tmp_path: Path) -> None:
         load(copy)
 
 
-def test_a_class_without_images(copy: Path) -> None:
-    write_parquet(copy / "cifar100" / "train-00000-of-00001.parquet", [png(k) for k in range(99)], [*range(99)])
-    with pytest.raises(UserError, match="no usable training images in class 'worm'"):
-        load(copy)
-
-
 def test_no_network_says_how_to_get_the_data_by_hand(monkeypatch: pytest.MonkeyPatch, cache_directory: Path) -> None:
     monkeypatch.setattr(huggingface, "hub_reachable", lambda: False)
     with pytest.raises(

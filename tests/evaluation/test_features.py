@@ -12,7 +12,7 @@ from osiris.console import Display, Ticker
 from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
-from osiris.evaluation.features import Features, embed, embed_benchmark, join_shards
+from osiris.evaluation.features import Features, embed, embed_benchmark
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -61,13 +61,6 @@ def test_modes_come_back_after_an_error(images):
     with pytest.raises(RuntimeError):
         embed(encoder, images, MEAN, STD)
     assert encoder.training and torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_shards_join_to_the_whole(images, world):
-    whole = embed(Counting(), images, MEAN, STD)
-    parts = [embed(Counting(), images, MEAN, STD, shard=(rank, world)) for rank in range(world)]
-    assert torch.equal(join_shards(parts), whole)
 
 
 def test_progress_counts_images(images):

@@ -18,7 +18,7 @@ from osiris.framework.objectives import Objective
 from osiris.framework.table1 import measure_ticks
 from osiris.framework.tracing import trace
 from osiris.training.checkpoint import digest
-from osiris.training.loop import Run
+from osiris.training.loop import Training
 from tiny import Situation, situation, tiny_engine, train
 
 OBJECTIVES = ["ntxent", "dcl", "dcl(weighted=true)", "barlow", "vicreg", "vicreg(halved=true)", "byol", "simsiam"]
@@ -226,7 +226,7 @@ def test_a_collapse_is_named_once_in_a_task(capsys: pytest.CaptureFixture[str]) 
         _emit=lambda record: None,
     )
     for said in (False, True, False, False):
-        Run._log(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
+        Training._log(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
         assert ("have collapsed" in capsys.readouterr().err) == said
 
 

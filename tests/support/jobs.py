@@ -54,7 +54,7 @@ def doomed(arguments: list[str], death: int | None, counted: str | None = None) 
         (torch, "save"),
         (checkpoint, "save_tensors"),
         (evaluate, "evaluate_features"),
-        (loop, "embed_sharded"),
+        (loop, "embed_benchmark"),
         (run_evaluation, "evaluate_features"),
     ):
         moments.surround(owner, name)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from osiris import processes
+from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
@@ -20,7 +21,6 @@ from osiris.framework.methods import READINGS, ZOO
 from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
-from osiris.training.run_evaluation import embed_sharded
 from osiris.training.schedule import Phase, phases
 from osiris.training.tracking import Tracker
 from tiny_runs import benchmark, config, with_learning
@@ -104,6 +104,15 @@ def _named(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
     return list(engine.model.named_parameters())
 
 
+def assert_same_gradients(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """A gradient that vanishes (the branch behind a zero-initialised norm) is compared with the scale of all."""
+    assert one.keys() == other.keys()
+    scale = max(float(value.double().norm()) for value in one.values())
+    for key in one:
+        difference = float((other[key].double() - one[key].double()).norm())
+        assert difference <= 1e-6 * max(float(one[key].double().norm()), 1e-6 * scale), key
+
+
 def parameters(method: MethodConfig, norm: str, steps: int) -> dict[str, Tensor]:
     """After `steps` steps in float32, tasks and all.
 
@@ -130,7 +139,7 @@ def features(norm: str) -> tuple[Tensor, Tensor]:
     engine, (phase, *_) = build(MethodConfig("ft"), norm)
     for step in range(2):
         engine.step(phase, step)
-    embedded = embed_sharded(engine)
+    embedded = embed_benchmark(engine.networks.encoder, engine.benchmark, engine.device, shared=True)
     assert embedded.test is not None
     return embedded.bank, embedded.test
 

@@ -1,4 +1,4 @@
-"""A step whose loss is no number changes nothing, and the user learns which term it was."""
+"""A step whose loss is not finite changes nothing, and the message names the term."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def everything(engine: Engine) -> dict[str, Tensor]:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("norm", ["gn", "bn"])
-@pytest.mark.parametrize("optimiser", ["sgd", "lars", "adamw"])
+@pytest.mark.parametrize("optimiser", ["sgd", "lars", "adamw", "muon"])
 def test_a_bad_step_changes_nothing(optimiser: str, norm: str, step: int, value: float, bad_at: BadAt) -> None:
     """Neither parameters nor momentum nor running statistics, be it the first step or a later one; then it goes on."""
     bad_at(Contrast, 0, step, value)
@@ -112,7 +112,7 @@ def test_half_precision_leaves_bad_steps_out_too(bad_at: BadAt) -> None:
 
 
 def test_half_precision_lowers_its_scale_before_it_complains() -> None:
-    """A gradient too large for the scale is no fault of the run; one that no scale can help is."""
+    """A gradient that overflows at a large scale is skipped; one that overflows at every scale stops the run."""
     engine, (phase, *_) = build(MethodConfig("ft"), precision="16")
     first = next(engine.networks.encoder.parameters())
     first.register_hook(lambda gradient: gradient * math.inf)

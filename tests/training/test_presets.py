@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from osiris.models import build_encoder
@@ -21,3 +23,12 @@ def test_a_preset_is_a_valid_config_that_survives_json(name: str, benchmark: str
         assert config.data.bank_per_class is None or config.evaluation.k <= config.data.bank_per_class / 5
     if name in ("smoke", "fast"):
         assert build_encoder(config.encoder).features == config.encoder.features
+
+
+def test_paper_released_halves_the_gradient_of_the_paper() -> None:
+    """lr/2 and twice the weight decay: the decay per step is the same, the gradient counts half."""
+    paper, released = preset("paper", "split-cifar100-20"), preset("paper-released", "split-cifar100-20")
+    assert released.learning.learning_rate == paper.learning.learning_rate / 2 == 0.015
+    assert released.learning.weight_decay == 2 * paper.learning.weight_decay == 1e-3
+    same = replace(released.learning, learning_rate=0.03, weight_decay=5e-4)
+    assert replace(released, preset="paper", learning=same) == paper

@@ -20,7 +20,6 @@ from osiris import processes
 from osiris.files import read_json
 from tiny_runs import arguments, log
 
-
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "osiris"]
 
 

@@ -1,4 +1,4 @@
-"""Run directories, configs and data that are damaged, changed, or made by somebody else."""
+"""Run directories, configs and data that are damaged, changed, or received from another person."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from osiris.evaluation import baselines
 from osiris.files import read_json, write_json
 from osiris.models import build_encoder
 from osiris.training import loop, run_directory
-from osiris.training.config import Config, from_dict, to_dict
+from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine
-from osiris.training.presets import preset
 from tiny_runs import assert_same_run, benchmark, config
 
 SETTINGS = config("osiris-r", log_every=3)
@@ -99,6 +98,15 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
+def failing(number: int) -> Callable[..., None]:
+    """A system call that fails."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 # Configs
 
 
@@ -136,22 +144,6 @@ def test_what_is_not_a_config_is_refused_in_one_line(
     assert cli.main(["train", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "run")]) == 2
     assert cli.main(["train", "--resume", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 2
-
-
-@pytest.mark.parametrize("name", ["paper", "paper-released", "fast", "smoke"])
-def test_presets_pass_their_own_check_and_survive_a_file(name: str) -> None:
-    settings = preset(name, "split-cifar100-20")
-    settings.check()
-    assert from_dict(json.loads(json.dumps(to_dict(settings)))) == settings
-
-
-def test_the_preset_paper_released_halves_the_gradient_of_the_paper() -> None:
-    """lr/2 and twice the weight decay: the decay per step is the same, the gradient counts half."""
-    paper, released = preset("paper", "split-cifar100-20"), preset("paper-released", "split-cifar100-20")
-    assert released.learning.learning_rate == paper.learning.learning_rate / 2 == 0.015
-    assert released.learning.weight_decay == 2 * paper.learning.weight_decay == 1e-3
-    same = replace(released.learning, learning_rate=0.03, weight_decay=5e-4)
-    assert replace(released, preset="paper", learning=same) == paper
 
 
 # Data
@@ -250,11 +242,8 @@ def test_a_damaged_baseline_is_measured_again(
 def test_a_cache_that_cannot_be_written_is_named_and_does_without(
     run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     monkeypatch.setenv("OSIRIS_CACHE", "/nowhere")
-    monkeypatch.setattr(baselines, "write_sealed_json", fail)
+    monkeypatch.setattr(baselines, "write_sealed_json", failing(errno.EROFS))
     loop.train(SETTINGS, run, quiet=True)
     assert_same_run(whole, run)
     said = _said(capsys)
@@ -284,29 +273,12 @@ def test_deleted_checkpoints_are_noticed(run: Path, whole: Path, capsys: pytest.
 def test_a_file_system_without_locks(
     number: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     run = tmp_path / "run"
     shutil.copytree(whole, run)
-    monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(fcntl, "flock", failing(number))
     with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
         loop.train(SETTINGS, run, quiet=True)
     assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ENOSPC])
-def test_a_disk_that_fails_while_saving_is_one_line(
-    number: int, run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match="The last checkpoint is intact"):
-        patch.setattr(torch, "save", fail)
-        loop.train(SETTINGS, run, quiet=True)
-    loop.train(SETTINGS, run, quiet=True)
-    assert_same_run(whole, run)
 
 
 def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
 """Two random views of every image of a batch, on the training device (the paper's appendix on augmentation).
 
-One image's way: crop and resize, flip, colour jitter, grey, blur, solarise; then normalise. What is random is drawn
-first, on the CPU and for the global batch (`draw`); what touches pixels comes after and is deterministic (`apply`).
-Hence image i of the global batch is augmented alike however the batch is split over processes.
+Each image is cropped and resized, flipped, jittered in colour, turned grey, blurred, solarised and normalised. All
+random parameters are drawn first, on the CPU and for the global batch (`draw`); the work on pixels that follows is
+deterministic (`apply`). Hence image i of the global batch gets the same views however the batch is split over
+processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -118,7 +119,7 @@ class Parameters:
 def _draw_boxes(uniform: Tensor, height: int, width: int, view: ViewConfig) -> Tensor:
     """[B, 4] crops from uniform [B, 2 * CROP_TRIES + 2]: the first try that fits, else the largest crop in the centre.
 
-    All tries are drawn for every image, so that the number of tries needed changes nobody else's randomness.
+    All tries are drawn for every image, so that the number of tries of one image does not change the draws of others.
     """
     tries, place = uniform[:, : 2 * CROP_TRIES].view(-1, 2, CROP_TRIES), uniform[:, 2 * CROP_TRIES :]
     low, high = view.crop_scale
@@ -180,32 +181,32 @@ def draw(count: int, height: int, width: int, view: ViewConfig, generator: torch
     )
 
 
-def _colour_steps(parameters: Parameters) -> list[ops.Blend | ops.Hue]:
-    """What happens to the colours, in order, for the whole batch."""
-    steps = []
-    if parameters.factors is not None and parameters.turn is not None:
-        steps += ops.jitter(parameters.factors, parameters.turn)
-    if parameters.grey is not None:
-        steps.append(ops.grey(parameters.grey))
-    return steps
+def apply(
+    images: Tensor,
+    parameters: Parameters,
+    size: int | None = None,
+    mean: Sequence[float] = (0.0, 0.0, 0.0),
+    std: Sequence[float] = (1.0, 1.0, 1.0),
+    out: Tensor | None = None,
+) -> Tensor:
+    """Normalised views float32 [B, 3, size, size] of uint8 images [B, 3, H, W]; without `size`, [B, 3, H, W].
 
-
-def _crop(images: Tensor, parameters: Parameters, height: int, width: int) -> Tensor:
-    """Crop, resize to height x width and flip; uint8 to float32 in [0, 1]."""
-    top, left, tall, wide = parameters.box.unbind(1)
-    rows = ops.resampling_weights(top, tall, images.shape[2], height)
-    columns = ops.resampling_weights(left, wide, images.shape[3], width, mirror=parameters.flip)
-    return ops.separable(images.float(), rows, columns.div_(255))
-
-
-def _parts(images: Tensor, parameters: Parameters, height: int, width: int) -> Iterator[tuple[slice, Tensor]]:
-    """The views of consecutive parts of a batch: what fits the cache of a CPU, or all at once on other devices."""
+    Never waits for the device: what is done depends on shapes and on which parameters exist, not on their values. A CPU
+    works on parts of the batch that fit its cache.
+    """
     assert images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == 3, (images.dtype, images.shape)
     assert len(images) == len(parameters), (len(images), len(parameters))
+    height, width = (size, size) if size else images.shape[2:]
     parameters = parameters.to(images.device)
-    colour_steps = _colour_steps(parameters)
+    colour_steps: list[ops.Blend | ops.Hue] = []
+    if parameters.factors is not None and parameters.turn is not None:
+        colour_steps += ops.jitter(parameters.factors, parameters.turn)
+    if parameters.grey is not None:
+        colour_steps.append(ops.grey(parameters.grey))
     sides = {height, width} if parameters.sigma is not None else ()
     shifts = {side: ops.shifts(parameters.blur_radius, side, images.device) for side in sides}
+    centre, spread = _statistics(mean, std, images.device)
+    views = torch.empty(len(images), 3, height, width, device=images.device) if out is None else out
     values = 3 * max(images.shape[2] * images.shape[3], height * width)
     length = max(1, CHUNK_VALUES // values) if images.device.type == "cpu" else max(1, len(images))
     for start in range(0, len(images), length):
@@ -218,19 +219,16 @@ def _parts(images: Tensor, parameters: Parameters, height: int, width: int) -> I
             view = ops.blur(view, own.sigma, rows=shifts[height], columns=shifts[width])
         if own.threshold is not None:
             view = ops.solarise(view, own.threshold)
-        yield part, view
-
-
-def apply(images: Tensor, parameters: Parameters, size: int | None = None) -> Tensor:
-    """Views float32 [B, 3, size, size] in [0, 1] of uint8 images [B, 3, H, W]; without `size`, [B, 3, H, W].
-
-    Never waits for the device: what is done depends on shapes and on which parameters exist, not on their values.
-    """
-    height, width = (size, size) if size else images.shape[2:]
-    views = torch.empty(len(images), 3, height, width, device=images.device)
-    for part, view in _parts(images, parameters, height, width):
-        views[part] = view
+        torch.sub(view, centre, out=views[part]).div_(spread)
     return views
+
+
+def _crop(images: Tensor, parameters: Parameters, height: int, width: int) -> Tensor:
+    """Crop, resize to height x width and flip; uint8 to float32 in [0, 1]."""
+    top, left, tall, wide = parameters.box.unbind(1)
+    rows = ops.resampling_weights(top, tall, images.shape[2], height)
+    columns = ops.resampling_weights(left, wide, images.shape[3], width, mirror=parameters.flip)
+    return ops.separable(images.float(), rows, columns.div_(255))
 
 
 def _statistics(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -270,9 +268,7 @@ class TwoViews:
         height, width = images.shape[2:]
         drawn = [draw(count, height, width, view, generator).rows(rows) for view in self.views]
         height, width = (self.size, self.size) if self.size else (height, width)
-        centre, spread = _statistics(self.mean, self.std, images.device)
         views = torch.empty(len(drawn), len(images), 3, height, width, device=images.device)
-        for target, parameters in zip(views, drawn):
-            for part, view in _parts(images, parameters, height, width):
-                torch.sub(view, centre, out=target[part]).div_(spread)
+        for out, parameters in zip(views, drawn):
+            apply(images, parameters, self.size, self.mean, self.std, out)
         return views

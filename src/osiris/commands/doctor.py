@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = (
-    "torch",
-    "numpy",
-    "pillow",
-    "datasets",
-    "tyro",
-    "rich",
-    "safetensors",
-    "matplotlib",
-    "jinja2",
-    "scipy",
-    "msgspec",
-)
-EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "pillow-heif": "heic"}
-"""Package -> the extra that installs it."""
+REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
 
 
 @dataclass(frozen=True)
@@ -37,6 +24,14 @@ class Args:
 
     out: Path = Path("runs")
     """Where runs would go: its free space is shown."""
+
+
+def requirements() -> list[tuple[str, str]]:
+    """(package, the extra that installs it) of everything that osiris can use; no extra for what it needs."""
+    if version("osiris-ucl") is None:  # it runs from its sources, without being installed
+        return []
+    matches = [REQUIREMENT.match(line) for line in metadata.requires("osiris-ucl") or ()]
+    return [(match["package"], match["extra"] or "") for match in matches if match]
 
 
 def version(package: str) -> str | None:
@@ -54,15 +49,15 @@ def run(args: Args) -> int:
 
     table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
     table.add_row("python", platform.python_version())
-    missing = [name for name in PACKAGES if version(name) is None]
-    for name in PACKAGES:
-        table.add_row(name, version(name) or "[red]missing: pip install osiris-ucl brings it[/red]")
-    for name, extra in EXTRAS.items():
-        table.add_row(f"{name} (extra)", version(name) or f"not installed (pip install 'osiris-ucl[{extra}]')")
-    if "torch" not in missing:
-        for name, text in _devices():
-            table.add_row(name, text)
-    for name, text in _data():
+    missing = False
+    for package, extra in requirements():
+        installed = version(package)
+        if extra:
+            table.add_row(f"{package} (extra)", installed or f"not installed (pip install 'osiris-ucl\\[{extra}]')")
+        else:
+            table.add_row(package, installed or "[red]missing: install it with pip install osiris-ucl[/red]")
+            missing |= installed is None
+    for name, text in [*([] if version("torch") is None else _devices()), *_data()]:
         table.add_row(name, text)
     parent = next(folder for folder in (args.out.absolute(), *args.out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(parent).free / 2**30
@@ -75,14 +70,14 @@ def run(args: Args) -> int:
 def _devices() -> list[tuple[str, str]]:
     import torch
 
+    from osiris.training.devices import choose_device
+
     rows = [("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         rows.append(("cuda", ", ".join(names)))
     rows.append(("mps", "yes" if torch.backends.mps.is_available() else "no"))
-    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    rows.append(("device chosen by auto", best))
-    return rows
+    return [*rows, ("device chosen by auto", choose_device("auto").type)]
 
 
 def _data() -> list[tuple[str, str]]:

@@ -61,14 +61,6 @@ class Args:
     """CPU threads (default: as the run had, else all cores); they change the last bits."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One encoder to evaluate, and the name of its results."""
-
-    name: str
-    encoder: LoadedEncoder
-
-
 def parse(argv: list[str]) -> Args:
     """A run's own config gives the defaults, so that `osiris evaluate RUN` repeats its protocol."""
     target = Path(argv[0]) if argv and not argv[0].startswith("-") else None
@@ -103,6 +95,8 @@ def run(args: Args) -> int:
     import torch
 
     from osiris.console import console, notice
+    from osiris.evaluation.baselines import ENCODERS
+    from osiris.evaluation.encoder_files import LoadedEncoder
     from osiris.evaluation.fingerprint import digest, fingerprint
     from osiris.files import require_writable
     from osiris.training.devices import choose_device
@@ -113,25 +107,26 @@ def run(args: Args) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     device = choose_device(args.device)
-    subjects = load_subjects(args)
-    benchmark = load_at_size(subjects[0].encoder.image_size if subjects else None, args.data)
+    encoders = load_encoders(args)
+    size = next((encoder.image_size for encoder in encoders.values()), None)
+    benchmark = load_at_size(size, args.data)
     for text in benchmark.notices:
         notice(text)
     if args.baseline is not None:
-        subjects = [baseline_subject(args.baseline, benchmark)]
-    benchmark, description = normalised_for(subjects[0].encoder, benchmark)
+        encoders = {args.baseline: LoadedEncoder(ENCODERS[args.baseline](benchmark), {"baseline": args.baseline})}
+    benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
     identity = fingerprint(benchmark, args.protocol, description)
     # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = args.protocol
     asked = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
     out = args.out or default_out(args, asked)
     require_writable(out)
-    scores = [evaluate_one(subject, benchmark, protocol, device, out) for subject in subjects]
+    scores = [evaluate_one(name, one, benchmark, protocol, device, out) for name, one in encoders.items()]
     if args.target is not None and args.baseline is not None:
         add_baseline(args.target, args.baseline, scores[0])
     elif args.target is not None and args.target.is_dir():
         write_metrics(args, benchmark, scores, identity, out, device)
-    console.print(table([subject.name for subject in subjects], scores, benchmark.name))
+    console.print(table(list(encoders), scores, benchmark.name))
     console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False, soft_wrap=True)
     return 0
 
@@ -148,26 +143,19 @@ def check(args: Args) -> None:
         raise UserError("--arch, --prefix and --stem-padding describe the file of --encoder; leave them out here.")
 
 
-def load_subjects(args: Args) -> list[Subject]:
+def load_encoders(args: Args) -> dict[str, LoadedEncoder]:
     """The task checkpoints of a run in order, the one that was named, or the encoder; before any image is loaded."""
     from osiris.evaluation.encoder_files import load_checkpoint, load_encoder
 
     if args.encoder is not None:
-        return [Subject("encoder", load_encoder(args.encoder, args.arch, args.prefix, args.stem_padding))]
+        return {"encoder": load_encoder(args.encoder, args.arch, args.prefix, args.stem_padding)}
     if args.target is None or args.baseline is not None:
-        return []
+        return {}
     folder = args.target / "checkpoints"
     paths = sorted(folder.glob("task-*.safetensors")) if args.target.is_dir() else [args.target]
     if not paths:
         raise UserError(f"{args.target} has no task checkpoints yet; they are written after each task.")
-    return [Subject(path.stem, load_checkpoint(path)) for path in paths]
-
-
-def baseline_subject(name: str, benchmark: Benchmark) -> Subject:
-    from osiris.evaluation.baselines import ENCODERS
-    from osiris.evaluation.encoder_files import LoadedEncoder
-
-    return Subject(name, LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name}))
+    return {path.stem: load_checkpoint(path) for path in paths}
 
 
 def add_baseline(run: Path, name: str, scores: Scores) -> None:
@@ -202,7 +190,12 @@ def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchm
 
 
 def evaluate_one(
-    subject: Subject, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
+    name: str,
+    encoder: LoadedEncoder,
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    device: torch.device,
+    out: Path,
 ) -> Scores:
     """Numbers of one encoder; taken from `out` if they are there (their file is written last)."""
     from osiris.console import progress
@@ -212,15 +205,15 @@ def evaluate_one(
     from osiris.evaluation.metrics_file import Scores, read_record
     from osiris.training.run_evaluation import write_evaluation
 
-    path = out / f"{subject.name}.json"
+    path = out / f"{name}.json"
     if path.exists():
         return read_record(path, Scores)
-    module = subject.encoder.module.to(device)
+    module = encoder.module.to(device)
     total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
-    with progress(f"embedding with {subject.name}", total) as ticker:
+    with progress(f"embedding with {name}", total) as ticker:
         features = embed_benchmark(module, benchmark, device, ticker=ticker)
     evaluation = evaluate_features(features, benchmark, protocol, embed_two_views(module, benchmark, device))
-    write_evaluation(out, subject.name, features, evaluation, protocol.keep_features)
+    write_evaluation(out, name, features, evaluation, protocol.keep_features)
     return evaluation.numbers
 
 

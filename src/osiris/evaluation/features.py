@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from osiris import processes
 from osiris.augment.views import normalise
 from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
@@ -60,16 +61,14 @@ def embed(
     device: torch.device | str = "cpu",
     batch_size: int = 512,
     ticker: Ticker | None = None,
-    shard: tuple[int, int] | None = None,
+    shared: bool = False,
 ) -> Tensor:
     """float32 [N, d] on `device`: the encoder's output of every image, in order, without augmentation.
 
-    With `shard = (rank, world)` only the images rank, rank + world, rank + 2 * world, ... are embedded;
-    `join_shards` puts the parts of all ranks back in order.
+    With `shared`, each process embeds its share of the images, and all of them get all features.
     """
-    rank, world = shard or (0, 1)
-    indices = torch.arange(rank, len(images), world)
-    assert len(indices) > 0, f"no images to embed (rank {rank} of {world}, {len(images)} images)"
+    indices = torch.arange(len(images))[processes.share(len(images)) if shared else slice(None)]
+    assert len(indices) > 0, f"no images to embed in process {processes.rank()} ({len(images)} images)"
     output = torch.empty(0)
     with evaluating(encoder):
         for start in range(0, len(indices), batch_size):
@@ -82,15 +81,7 @@ def embed(
             output[start : start + len(part)] = features
             if ticker is not None:
                 ticker.advance(len(part))
-    return output
-
-
-def join_shards(parts: Sequence[Tensor]) -> Tensor:
-    """The parts of ranks 0 to W-1 (as `embed` made them with `shard`) in the order of the images."""
-    whole = parts[0].new_empty(sum(len(part) for part in parts), parts[0].shape[1])
-    for rank, part in enumerate(parts):
-        whole[rank :: len(parts)] = part
-    return whole
+    return processes.gather(output, len(images)) if shared else output
 
 
 def embed_benchmark(
@@ -99,12 +90,12 @@ def embed_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 512,
     ticker: Ticker | None = None,
-    shard: tuple[int, int] | None = None,
+    shared: bool = False,
 ) -> Features:
     """One pass over the bank and the test images; labels are not read."""
 
     def pass_over(images: Images) -> Tensor:
-        return embed(encoder, images, benchmark.mean, benchmark.std, device, batch_size, ticker, shard)
+        return embed(encoder, images, benchmark.mean, benchmark.std, device, batch_size, ticker, shared)
 
     test = benchmark.test
     return Features(pass_over(benchmark.bank.images), None if test is None or not len(test) else pass_over(test.images))

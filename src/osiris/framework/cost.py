@@ -1,4 +1,4 @@
-"""What a method costs: encoder passes per training image, floating-point operations, time.
+"""What a method costs: encoder passes per training image, and images per second.
 
 A backward pass counts as two forward passes. A frozen encoder has no backward pass.
 """
@@ -66,27 +66,6 @@ def later_cost(method: Method) -> Cost:
     return Cost(FT.forward * method.length, FT.backward * method.length)
 
 
-def encoder_work(method: Method, images_per_task: Sequence[int], epochs: int) -> float:
-    """Encoder forward passes of single views in a whole run: the first task as ft, later ones with all terms."""
-    first, *rest = [count * epochs for count in images_per_task]
-    return first * FT.work + sum(rest) * later_cost(method).work
-
-
 def throughput(rates: Sequence[float]) -> float:
     """Images per second: the median over logged lines, which ignores the warm-up and outliers of a busy machine."""
     return float(np.median(rates)) if len(rates) else float("nan")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Of one run."""
-
-    flops: float
-    """Of the encoder, forward and backward, training alone."""
-    hours: float | None
-    """At a measured speed; None where none was measured."""
-
-
-def estimate(work: float, flops_per_view: float, forwards_per_second: float | None) -> Estimate:
-    hours = None if not forwards_per_second else work / forwards_per_second / 3600
-    return Estimate(work * flops_per_view, hours)

@@ -278,7 +278,7 @@ class Representations:
 def normalise(vectors: Tensor) -> Tensor:
     """Unit vectors along the last dimension. A vector whose length overflows gives NaN.
 
-    torch's own function would give a zero vector there: a finite loss without a gradient, which nobody notices.
+    torch's own function would give a zero vector there: a finite loss without a gradient, which would go unnoticed.
     """
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     finite = length.detach() - length.detach() + 1  # 1, or inf - inf = NaN

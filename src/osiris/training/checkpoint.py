@@ -121,11 +121,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 def load_for_all(folder: Path) -> dict[str, Any] | None:
     """`load_state` by the first process, for all of them: they agree on one state without a common file system."""
-    state: dict[str, Any] | None = None
-    with processes.together():
-        if processes.rank() == 0:
-            state = load_state(folder)
-    return processes.broadcast(state)
+    return processes.broadcast(processes.on_first(load_state, folder))
 
 
 def read_state(path: Path) -> dict[str, Any]:

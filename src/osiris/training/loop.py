@@ -22,14 +22,14 @@ from osiris.console import notice, warn
 from osiris.data.benchmark import Benchmark, content_differences
 from osiris.data.benchmarks import load_benchmark
 from osiris.errors import Diverged, Stopped, UserError
-from osiris.evaluation.features import Features
+from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import collapsed
 from osiris.evaluation.metrics_file import RunMetrics, write_record
 from osiris.files import file_digest, write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.framework.objectives import is_collapsed
-from osiris.training import checkpoint
+from osiris.training import checkpoint, run_evaluation
 from osiris.training.config import Config, to_dict
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
 from osiris.training.engine import Engine
@@ -39,16 +39,6 @@ from osiris.training.interrupt import Interrupt
 from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
 from osiris.training.run_directory import RunDirectory, differences, settings
-from osiris.training.run_evaluation import (
-    baseline_of,
-    embed_sharded,
-    evaluate_encoder,
-    finished_metrics,
-    headline,
-    repair_evaluations,
-    summarise,
-    write_evaluation,
-)
 from osiris.training.schedule import Phase, check_sizes, phases
 from osiris.training.tracking import Tracker
 
@@ -104,7 +94,7 @@ def train(
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
                 config = share_thread_count(config)
-                run = Run(config, directory, interrupt, state, quiet, method, benchmark, plan, first_task)
+                run = Training(config, directory, interrupt, state, quiet, method, benchmark, plan, first_task)
             return run.run()
         except RuntimeError as error:
             if not processes.lost(error):
@@ -125,16 +115,15 @@ def train(
 
 def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | None]:
     """(the state to continue from, the metrics of a finished run)"""
-    state, metrics = checkpoint.load_for_all(directory.checkpoints), None
-    with processes.together():
-        if directory.owner:
-            metrics = finished_metrics(directory, None if state is None else state["files"])
-            if state is None and metrics is None and directory.log.exists():
-                warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
+    state = checkpoint.load_for_all(directory.checkpoints)
+    digests = None if state is None else state["files"]
+    metrics = processes.on_first(run_evaluation.finished_metrics, directory, digests)
+    if directory.owner and state is None and metrics is None and directory.log.exists():
+        warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
     return state, metrics
 
 
-class Run:
+class Training:
     """One run in progress."""
 
     def __init__(
@@ -173,41 +162,33 @@ class Run:
                 for text in notices:
                     notice(text)
                 directory.record(config, method_to_dict(self.method), str(self.device), processes.world_size())
-                repair_evaluations(self.engine, directory, self.files, possible=not self.growing)
+                run_evaluation.repair_evaluations(self.engine, directory, self.files, possible=not self.growing)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
         self.first_task = FirstTask(first_task, self.engine)
         self.tracker = Tracker(self.engine, config.engine.track_overfitting)
         self.saved = time.monotonic()
-        self.log: JsonLines | None = None
-        self.loggers: list[Logger] = []
-        with processes.together():
-            if directory.owner:
-                self.log = JsonLines(directory.log, log_position)
-                start = (
-                    0 if self.position.task == len(self.phases) else self.meter.total(self._phase, self.position.step)
-                )
-                self.loggers = [self.log, *open_views(config, self.method.name, directory.path, quiet, start)]
-
-    @property
-    def _phase(self) -> Phase:
-        return self.phases[self.position.task]
+        self.log = processes.on_first(JsonLines, directory.log, log_position)
+        done = sum(phase.steps for phase in self.phases[: self.position.task]) + self.position.step
+        views = processes.on_first(open_views, config, self.method.name, directory.path, quiet, done)
+        self.loggers: list[Logger] = [] if self.log is None else [self.log, *(views or ())]
 
     def run(self) -> RunMetrics | None:
         """Train, end, evaluate, task by task; then the metrics of the whole run."""
         try:
             self._measure_baseline()
             while self.position.task < len(self.phases):
-                phase = self._phase
+                phase = self.phases[self.position.task]
                 if self.position.stage in ("train", "curve"):
                     self._train(phase)
                     self._advance("end")
                 if self.position.stage == "end":
-                    self._give_first_task()
+                    if phase.task == 0:
+                        processes.on_first(self._give_first_task)
                     with self.interrupt.at_once():
                         self.engine.model.end_task(self.engine.task_context(phase, phase.steps))
                     self._advance("evaluate")
-                self._save_task(phase.task)
+                processes.on_first(self._write_weights, phase.task)
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
             return self._finish()
@@ -250,10 +231,8 @@ class Run:
         return True
 
     def _give_first_task(self) -> None:
-        with processes.together():
-            if self.directory.owner and self.position.task == 0:
-                log = [json.loads(line) for line in self.directory.log.read_text(encoding="utf-8").splitlines()]
-                self.first_task.give(Progress(log, self.position.bad_steps, self.meter.seconds))
+        log = [json.loads(line) for line in self.directory.log.read_text(encoding="utf-8").splitlines()]
+        self.first_task.give(Progress(log, self.position.bad_steps, self.meter.seconds))
 
     def _maybe_save(self, phase: Phase) -> None:
         """At intervals, and when a signal asks to stop. All processes decide together."""
@@ -296,44 +275,43 @@ class Run:
 
     def _evaluate(self, name: str, phase: Phase, step: int) -> None:
         with self.interrupt.at_once():
-            features = embed_sharded(self.engine)
-            with processes.together():
-                if self.directory.owner:
-                    self._report(name, phase, step, features)
+            features = embed_benchmark(self.engine.networks.encoder, self.benchmark, self.device, shared=True)
+            processes.on_first(self._report, name, phase, step, features)
 
     def _report(self, name: str, phase: Phase, step: int, features: Features) -> None:
         """Every number of this checkpoint, to disk and to the log."""
-        evaluation = evaluate_encoder(self.engine, self.engine.networks.encoder, features)
+        evaluation = run_evaluation.evaluate_encoder(self.engine, self.engine.networks.encoder, features)
         folder, total = self.directory.evaluation, self.meter.total(phase, step)
         self.directory.require_present()
         if name.startswith("curve"):
             where = {"task": phase.task, "step": step, "total_step": total}
             write_json(folder / f"{name}.json", where | evaluation.numbers.plain())
         else:
-            write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
+            run_evaluation.write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
         self._remember(folder / f"{name}.json")
         message = collapsed(evaluation.numbers.health)
         if message:
             warn(message)
         where = {"task": phase.task + 1, "tasks": len(self.phases), "step": step, "total_step": total}
-        self._emit({"event": "evaluation", **where, "shown": headline(evaluation.numbers)})
+        self._emit({"event": "evaluation", **where, "shown": run_evaluation.headline(evaluation.numbers)})
 
     def _measure_baseline(self) -> None:
         """Untrained encoders, for T. Cached: this takes time once for each benchmark and encoder."""
-        self.baseline = None
-        with self.interrupt.at_once(), processes.together():
-            if self.directory.owner:
-                self.baseline = baseline_of(self.config, self.benchmark, self.device)
+        with self.interrupt.at_once():
+            self.baseline = processes.on_first(run_evaluation.baseline_of, self.config, self.benchmark, self.device)
 
     def _finish(self) -> RunMetrics | None:
-        metrics = None
-        with processes.together():
-            if self.directory.owner:
-                metrics = summarise(self.config, self.method, self.benchmark, self.directory, self.files, self.baseline)
-                self.directory.require_present()
-                write_record(self.directory.metrics, metrics)
-                self._remember(self.directory.metrics)
+        metrics = processes.on_first(self._write_metrics)
         self._save()
+        return metrics
+
+    def _write_metrics(self) -> RunMetrics:
+        metrics = run_evaluation.summarise(
+            self.config, self.method, self.benchmark, self.directory, self.files, self.baseline
+        )
+        self.directory.require_present()
+        write_record(self.directory.metrics, metrics)
+        self._remember(self.directory.metrics)
         return metrics
 
     def _emit(self, record: dict[str, Any] | None) -> None:
@@ -346,30 +324,38 @@ class Run:
         self.files[path.relative_to(self.directory.path).as_posix()] = file_digest(path)
 
     def _save(self) -> None:
-        with processes.together():
-            if self.log is not None:
-                self.directory.require_present()
-                self.position.seconds = self.meter.seconds
-                state = {"engine": self.engine.state(), "position": vars(self.position), "log": self.log.position}
-                identity = {"run": settings(self.config), "data": list(self.benchmark.contents), "files": self.files}
-                normalisation = {"normalisation": [list(self.benchmark.mean), list(self.benchmark.std)]}
-                checkpoint.save_state(self.directory.checkpoints, state | identity | normalisation)
+        processes.on_first(self._write_state)
         self.saved = time.monotonic()
 
-    def _save_task(self, task: int) -> None:
-        with processes.together():
-            if self.directory.owner:
-                self.directory.require_present()
-                metadata = {
-                    "encoder": to_dict(self.config.encoder),
-                    "projector": to_dict(self.config.projector),
-                    "mean": self.benchmark.mean,
-                    "std": self.benchmark.std,
-                    "image_size": self.benchmark.train.images.shape[1],
-                }
-                path = self.directory.weights(task)
-                checkpoint.save_tensors(path, self.engine.task_tensors(), {**metadata, "task": task})
-                self._remember(path)
+    def _write_state(self) -> None:
+        assert self.log is not None
+        self.directory.require_present()
+        self.position.seconds = self.meter.seconds
+        state = {
+            "engine": self.engine.state(),
+            "position": vars(self.position),
+            "log": self.log.position,
+            "run": settings(self.config),
+            "data": list(self.benchmark.contents),
+            "files": self.files,
+            "normalisation": [list(self.benchmark.mean), list(self.benchmark.std)],
+        }
+        checkpoint.save_state(self.directory.checkpoints, state)
+
+    def _write_weights(self, task: int) -> None:
+        """f, g and h after a task."""
+        self.directory.require_present()
+        metadata = {
+            "encoder": to_dict(self.config.encoder),
+            "projector": to_dict(self.config.projector),
+            "mean": self.benchmark.mean,
+            "std": self.benchmark.std,
+            "image_size": self.benchmark.train.images.shape[1],
+            "task": task,
+        }
+        path = self.directory.weights(task)
+        checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
+        self._remember(path)
 
     def _restore(self, state: dict[str, Any]) -> int:
         """Continue from a state, if it belongs to this run and this data; returns the position in the log."""

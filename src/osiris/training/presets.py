@@ -77,7 +77,7 @@ def _fast(name: str, benchmark: str, encoder: EncoderConfig, epochs: int, learni
 
 
 def own_data(benchmark: str) -> bool:
-    """Somebody's own images: all of them are used."""
+    """Whether the images are the user's own: then all of them are used."""
     return benchmark.startswith(("folder:", "dataset:", "arrays:"))
 
 

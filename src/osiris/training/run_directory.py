@@ -33,7 +33,7 @@ class RunDirectory:
     """The paths of a run, locked and checked while it is open."""
 
     def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
-        """`owner`: this process locks and writes; the others of a run only read."""
+        """`owner`: this process locks and writes; other processes of the same run only read."""
         self.path, self.owner, self.lock = path, owner, lock
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.log, self.metrics = path / "log.jsonl", path / "metrics.json"
@@ -131,7 +131,7 @@ class RunDirectory:
         return []
 
     def require_present(self) -> None:
-        """Saving would create parts of a directory that somebody has removed or renamed."""
+        """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""
         if not self.config.exists():
             raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
 

@@ -6,16 +6,14 @@ import copy
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from osiris import processes
 from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.evaluate import Evaluation, evaluate_features
-from osiris.evaluation.features import Features, embed_benchmark, join_shards
+from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.fingerprint import fingerprint
 from osiris.evaluation.health import embed_two_views
 from osiris.evaluation.metrics_file import (
@@ -34,26 +32,6 @@ from osiris.training.checkpoint import load_tensors, save_tensors
 from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine, encoder_weights, first_task_images
 from osiris.training.run_directory import RunDirectory
-
-
-def embed_sharded(engine: Engine) -> Features:
-    """Each process embeds its share of the images, and all of them get all features."""
-    world = processes.world_size()
-    encoder, benchmark, device = engine.networks.encoder, engine.benchmark, engine.device
-    if world == 1:
-        return embed_benchmark(encoder, benchmark, device)
-    part = embed_benchmark(encoder, benchmark, device, shard=(processes.rank(), world))
-
-    def whole(local: torch.Tensor, total: int) -> torch.Tensor:
-        sizes = [len(range(process, total, world)) for process in range(world)]
-        padded = local.new_zeros(max(sizes), local.shape[1])
-        padded[: len(local)] = local
-        parts = [torch.empty_like(padded) for _ in range(world)]
-        dist.all_gather(parts, padded)
-        return join_shards([item[:size] for item, size in zip(parts, sizes)])
-
-    test = None if part.test is None or benchmark.test is None else whole(part.test, len(benchmark.test))
-    return Features(whole(part.bank, len(benchmark.bank)), test)
 
 
 def evaluate_encoder(engine: Engine, encoder: nn.Module, features: Features) -> Evaluation:
