@@ -28,6 +28,7 @@ class Args:
       osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 norm=gn,bn --out grids/memory
       osiris sweep --grid grid.toml --out grids/a --plan
       osiris sweep --grid grid.toml --out grids/a --launcher slurm --partition gpu --gpus 1 --cpus 8 --time 240
+      osiris sweep --methods osiris-d --search learning_rate=0.01..0.3:log --trials 20 --out grids/rates
       osiris sweep status grids/a                  where every run stands
       osiris sweep report grids/a                  the tables and the page again
     """
@@ -42,6 +43,11 @@ class Args:
     """Where the defaults of the runs come from (osiris list presets)."""
     set: tuple[str, ...] = ()
     """Options of `osiris train` with their values: memory_size=200,500 learning_rate=0.03."""
+    search: tuple[str, ...] = ()
+    """Options to search for each method on each benchmark, with the first seed and with validation images instead of
+    the test images: learning_rate=0.01..0.3:log memory_size=100..500 norm=gn,bn."""
+    trials: int = 20
+    """Values to try with --search. Half of them stop after a few tasks, half of the others later, and so on."""
     grid: Path | None = None
     """A TOML file with methods, benchmarks, seeds, preset and set, instead of the options above."""
     out: Path = Path("grids/sweep")
@@ -93,16 +99,47 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
     if isinstance(args, ReportArgs):
         return summarise(GridDirectory.read(args.grid))
     grids = grids_of(args)
+    if args.plan and args.search:
+        raise UserError("--plan: what a search costs depends on its results; leave out --plan or --search.")
     if args.plan:
         return show_plan(args, grids)
     on_slurm = args.launcher == "slurm"
     if not on_slurm and args.slurm != SlurmOptions():
         raise UserError("--partition, --time, --gpus, --cpus, --nodes, --slurm and --no-wait need --launcher slurm.")
     directory = GridDirectory(args.out)
+    if args.search:
+        return run_trials(args, directory, grids)
     run_grids(directory, grids, args.jobs, args.retries, args.processes, args.slurm if on_slurm else None)
     if on_slurm and not args.slurm.wait:
         return 0
     return summarise(directory)
+
+
+def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
+    """Search, then the best trials of each study and the command for the test images on standard output."""
+    from osiris.console import console
+    from osiris.sweep.runner import run_search
+    from osiris.sweep.search import parse_range, shown
+
+    if not args.slurm.wait:
+        raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
+    ranges = [parse_range(text) for text in args.search]
+    slurm = args.slurm if args.launcher == "slurm" else None
+    studies = run_search(directory, grids, ranges, args.trials, args.jobs, args.retries, args.processes, slurm)
+    for study in studies:
+        ranking, first = study.ranking(), study.trials[0]
+        if not ranking:
+            raise UserError(
+                f"every trial of {first.method} on {first.benchmark} failed; see {args.out / 'search.csv'}."
+            )
+        console.print(f"{first.method} on {first.benchmark}, A on validation images:", highlight=False)
+        for trial in ranking[:5]:
+            tasks, accuracy = study.scores[trial]
+            console.print(f"  {accuracy:5.1f} after {tasks} tasks  {shown(trial)}", highlight=False, soft_wrap=True)
+        command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
+        console.print(f"osiris sweep {command} --set {shown(ranking[0])}", highlight=False, soft_wrap=True)
+    console.print(f"all trials: {args.out / 'search.csv'}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def grids_of(args: Args) -> list[Grid]:

@@ -49,6 +49,8 @@ class Args:
     """Take the first task, which is the same for every method, from this file; without it, train and write it."""
     processes: int = 1
     """Processes on this machine that share each batch (one per GPU). For several machines, use torchrun."""
+    stop_after_task: int | None = None
+    """Stop after this many tasks. The same command without it continues the run."""
     no_lock: bool = False
     """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
 
@@ -141,7 +143,7 @@ def run(args: Args) -> int:
         for folder in args.add_task:
             Learner(out).observe(Path(str(folder).removeprefix("folder:")), quiet=args.quiet)
         return 0
-    metrics = train(config, out, args.quiet, not args.no_lock, first_task=args.first_task)
+    metrics = train(config, out, args.quiet, not args.no_lock, None, None, None, args.first_task, args.stop_after_task)
     if metrics is not None:
         console.print(metrics_table([metrics]))
         console.print(f"run directory: {printable(str(out))}", markup=False, highlight=False)

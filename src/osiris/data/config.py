@@ -25,6 +25,8 @@ class BenchmarkConfig:
     """Training images per class in the KNN bank (default: all)."""
     test_per_class: int | None = None
     """Test images per class (default: all)."""
+    validation: bool = False
+    """Evaluate on a fifth of the training images, which are then not learned from, instead of the test images."""
     image_size: int | None = None
     """Side of the square images in pixels (default: the data's own)."""
     image_column: str | None = None

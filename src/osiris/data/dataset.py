@@ -62,7 +62,8 @@ def load_dataset(source: Source, config: BenchmarkConfig) -> Dataset:
     entry = _open(source, read_table, config, limit)
     if config.strict and entry.manifest["skipped"]:
         raise UserError(f"{_skipped_notice(entry)} Repair or remove them, or omit --strict to continue without them.")
-    return _hold_out(_dataset(source, entry, read_table))
+    dataset = _dataset(source, entry, read_table)
+    return _hold_out(_without_tests(dataset) if config.validation else dataset)
 
 
 def decode_limit(config: BenchmarkConfig) -> int:
@@ -206,6 +207,24 @@ def rank_in_group(group: np.ndarray) -> np.ndarray:
     rank = np.empty(len(group), dtype=np.int64)
     rank[by_group] = np.arange(len(group)) - np.searchsorted(ordered, ordered, side="left")
     return rank
+
+
+def _without_tests(dataset: Dataset) -> Dataset:
+    """For choosing options: the test images are gone, so a part of the training images takes their place."""
+    import torch
+
+    if dataset.label is None:
+        raise UserError(f"--validation needs labels, and {dataset.name} has none.")
+    rows = np.flatnonzero(~dataset.test)
+    return replace(
+        dataset,
+        images=Subset(dataset.images, torch.from_numpy(rows)),
+        test=dataset.test[rows],
+        label=dataset.label[rows],
+        episode=None if dataset.episode is None else dataset.episode[rows],
+        check=dataset.check[rows],
+        checksum=f"{dataset.checksum} without test images",
+    )
 
 
 def _hold_out(dataset: Dataset) -> Dataset:

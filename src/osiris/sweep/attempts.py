@@ -92,6 +92,7 @@ def train_command(
 ) -> list[str]:
     """`processes`: on each node; `rendezvous`: options of torchrun that say where several nodes meet."""
     train = ["-m", "osiris", "train", *run.arguments, "--out", str(directory.folder(run)), "--quiet"]
+    train += [] if directory.stop_after is None else ["--stop-after-task", str(directory.stop_after)]
     train += [] if first_task is None else ["--first-task", str(first_task)]
     if processes == 1 and "--standalone" in rendezvous:
         return [sys.executable, *train]
@@ -101,7 +102,7 @@ def train_command(
 def status_of(directory: GridDirectory, run: GridRun) -> Status:
     """From the files of the run alone, so that any machine that sees them can tell."""
     folder = directory.folder(run)
-    if directory.finished(run):
+    if (folder / "metrics.json").exists():
         record = read_json(folder / "metrics.json")
         numbers = record["protocols"].get("class-agnostic", {})
         return Status(run, "done", metrics={name: numbers.get(name) for name in "AFKCT"}, progress=1.0)

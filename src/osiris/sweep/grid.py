@@ -168,8 +168,9 @@ def parse_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 class GridDirectory:
     """GRID/grid.json (the runs), GRID/runs/NAME, GRID/attempts/NAME.jsonl (starts and ends of a run)."""
 
-    def __init__(self, path: Path, runs: Sequence[GridRun] = ()) -> None:
-        self.path, self.runs = path, list(runs)
+    def __init__(self, path: Path, runs: Sequence[GridRun] = (), stop_after: int | None = None) -> None:
+        """`stop_after`: the tasks after which runs count as finished (a search); all of them by default."""
+        self.path, self.runs, self.stop_after = path, list(runs), stop_after
 
     @staticmethod
     def read(path: Path) -> GridDirectory:
@@ -205,7 +206,9 @@ class GridDirectory:
         return self.path / "runs" / run.name
 
     def finished(self, run: GridRun) -> bool:
-        return (self.folder(run) / "metrics.json").exists()
+        folder = self.folder(run)
+        enough = self.stop_after is not None and (folder / "evaluation" / f"task-{self.stop_after:02d}.json").exists()
+        return enough or (folder / "metrics.json").exists()
 
 
 def _run(record: dict[str, Any]) -> GridRun:

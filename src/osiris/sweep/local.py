@@ -66,9 +66,9 @@ class LocalLauncher:
         """Not while another sweep, or a process that an earlier sweep left behind, works on it, and not while another
         run trains the first task that it will take."""
         folder, file = self.directory.folder(run), self.first_tasks.get(run)
-        if file is not None and not file.exists() and not (folder / "checkpoints").exists():
-            if any(self.first_tasks.get(attempt.run) == file for attempt in self.running.values()):
-                return False
+        missing = file is not None and not file.exists() and not (folder / "checkpoints").exists()
+        if missing and any(self.first_tasks.get(attempt.run) == file for attempt in self.running.values()):
+            return False
         return not in_progress(folder)
 
     def _collect(self) -> list[GridRun]:

@@ -10,6 +10,7 @@ from osiris.errors import UserError
 from osiris.sweep.attempts import Status
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.sweep.local import LocalLauncher
+from osiris.sweep.search import Range, Study, search, studies_of
 from osiris.sweep.slurm import SlurmLauncher, SlurmOptions
 from osiris.sweep.status import Watch, statuses, summary, write_results
 
@@ -49,13 +50,44 @@ def run_grids(
 ) -> None:
     """Write the plan, then run what is missing: on this machine, or with `slurm` on a cluster."""
     runs = checked_runs(grids)
-    if slurm is not None:
-        launcher = SlurmLauncher(directory, slurm, jobs, retries, processes)
-    else:
-        launcher = LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
+    launcher = make_launcher(directory, jobs, retries, processes, slurm)
     directory.add(runs)
     with Watch(directory) as watch:
         launcher.run(runs, watch)
+
+
+def run_search(
+    directory: GridDirectory,
+    grids: Iterable[Grid],
+    ranges: Sequence[Range],
+    trials: int,
+    jobs: int | None = None,
+    retries: int = 1,
+    processes: int = 1,
+    slurm: SlurmOptions | None = None,
+) -> list[Study]:
+    """Search the ranges for every method, benchmark and setting of the grids. See `search.py`."""
+    studies = []
+    for grid in grids:
+        grid.check()
+        studies += studies_of(grid, ranges, trials)
+    make_launcher(directory, jobs, retries, processes, slurm)  # refuses what cannot work
+    directory.add([trial for study in studies for trial in study.trials])
+
+    def launch(rung: GridDirectory, runs: list[GridRun]) -> None:
+        with Watch(rung) as watch:
+            make_launcher(rung, jobs, retries, processes, slurm).run(runs, watch)
+
+    search(directory, studies, launch)
+    return studies
+
+
+def make_launcher(
+    directory: GridDirectory, jobs: int | None, retries: int, processes: int, slurm: SlurmOptions | None
+) -> LocalLauncher | SlurmLauncher:
+    if slurm is not None:
+        return SlurmLauncher(directory, slurm, jobs, retries, processes)
+    return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
 
 
 def checked_runs(grids: Iterable[Grid]) -> list[GridRun]:

@@ -84,8 +84,8 @@ class SlurmLauncher:
         self, directory: GridDirectory, options: SlurmOptions, jobs: int | None, retries: int, processes: int = 1
     ) -> None:
         """`jobs`: how many of the jobs may run at a time (default: as many as the cluster allows)."""
-        self.directory, self.options, self.retries = GridDirectory(directory.path.resolve()), options, retries
-        self.processes = processes
+        self.directory = GridDirectory(directory.path.resolve(), stop_after=directory.stop_after)
+        self.options, self.retries, self.processes = options, retries, processes
         self.executor = _executor(self.directory.path / "slurm", options.parameters(processes, jobs))
         self.failures: Counter[GridRun] = Counter()
         self.first_tasks: dict[GridRun, Path] = {}
@@ -136,7 +136,7 @@ class SlurmLauncher:
             return {}
         from submitit.core.utils import FailedJobError
 
-        work = [Job(self.directory.path, run, self.first_tasks.get(run), self.processes) for run in runs]
+        work = [Job(self.directory, run, self.first_tasks.get(run), self.processes) for run in runs]
         try:
             jobs = self.executor.submit_array(work)
         except FailedJobError as error:
@@ -152,7 +152,7 @@ class Job:
     """What a job does on each of its nodes. submitit stores it in GRID/slurm, and calls `checkpoint` shortly before the
     time limit."""
 
-    grid: Path
+    directory: GridDirectory
     run: GridRun
     first_task: Path | None
     """Taken if it exists when the job starts; otherwise the job trains it, perhaps beside others that do the same."""
@@ -162,16 +162,16 @@ class Job:
     def __call__(self) -> None:
         import submitit
 
-        place, directory = submitit.JobEnvironment(), GridDirectory(self.grid)
-        if directory.finished(self.run):
+        place = submitit.JobEnvironment()
+        if self.directory.finished(self.run):
             return
         meeting = rendezvous(place.num_nodes, place.node)
-        command = train_command(directory, self.run, self.first_task, self.processes, meeting)
+        command = train_command(self.directory, self.run, self.first_task, self.processes, meeting)
         if place.global_rank != 0:
             # The first node records the run. SIGUSR2: see `Attempt`.
             ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731
             sys.exit(subprocess.run(command, preexec_fn=ignore).returncode)
-        self.attempt = Attempt.start(directory, self.run, command)
+        self.attempt = Attempt.start(self.directory, self.run, command)
         _wait(self.attempt)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # too late: the run has ended
         code = self.attempt.end()
@@ -186,7 +186,7 @@ class Job:
             self.attempt.process.terminate()
             _wait(self.attempt)
             self.attempt.end(asked=True)
-        return submitit.helpers.DelayedSubmission(Job(self.grid, self.run, self.first_task, self.processes))
+        return submitit.helpers.DelayedSubmission(Job(self.directory, self.run, self.first_task, self.processes))
 
 
 def _wait(attempt: Attempt) -> None:

@@ -68,12 +68,14 @@ def train(
     benchmark: Benchmark | None = None,
     extend: Callable[[dict[str, Any] | None], Extension] | None = None,
     first_task: Path | None = None,
+    stop_after: int | None = None,
 ) -> RunMetrics | None:
     """Start or continue the run that `config` describes in the directory `out`; returns its metrics.
 
     `method` and `benchmark` replace those that the config names. `extend` gives the run one more task, from its state.
-    `first_task`: a file to take the first task from, or to write it to. With several processes, the first one writes,
-    prints and returns the metrics; the others return nothing.
+    `first_task`: a file to take the first task from, or to write it to. `stop_after`: the number of tasks after
+    which the run rests, without metrics. With several processes, the first one writes, prints and returns the metrics;
+    the others return nothing.
     """
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
         first = processes.rank() == 0
@@ -95,7 +97,7 @@ def train(
                     return metrics
                 config = share_thread_count(config)
                 run = Training(config, directory, interrupt, state, quiet, method, benchmark, plan, first_task)
-            return run.run()
+            return run.run(stop_after)
         except RuntimeError as error:
             if not processes.lost(error):
                 raise
@@ -173,11 +175,13 @@ class Training:
         views = processes.on_first(open_views, config, self.method.name, directory.path, quiet, done)
         self.loggers: list[Logger] = [] if self.log is None else [self.log, *(views or ())]
 
-    def run(self) -> RunMetrics | None:
-        """Train, end, evaluate, task by task; then the metrics of the whole run."""
+    def run(self, stop_after: int | None = None) -> RunMetrics | None:
+        """Train, end, evaluate, task by task; then the metrics of the whole run. `stop_after`: see `train`."""
         try:
             self._measure_baseline()
             while self.position.task < len(self.phases):
+                if stop_after is not None and self.position.task >= stop_after:
+                    return None
                 phase = self.phases[self.position.task]
                 if self.position.stage in ("train", "curve"):
                     self._train(phase)
