@@ -67,9 +67,11 @@ def parse_range(text: str) -> Range:
 
 def spread_trials(ranges: Sequence[Range], trials: int) -> list[Settings]:
     """Settings of the trials: a Latin hypercube, so that each option is tried evenly. Always the same ones."""
-    from scipy.stats import qmc
+    import numpy as np
 
-    positions = qmc.LatinHypercube(len(ranges), seed=0).random(trials)
+    random = np.random.default_rng(0)
+    strata = np.stack([random.permutation(trials) for _ in ranges], axis=1)
+    positions = (strata + random.random(strata.shape)) / trials
     settings = (tuple((one.option, one.value(at)) for one, at in zip(ranges, row)) for row in positions)
     return list(dict.fromkeys(settings))
 
