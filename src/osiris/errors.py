@@ -1,4 +1,4 @@
-"""Ends that need no traceback. The command line prints the message and exits with the error's `exit_code`."""
+"""Errors that are shown without a traceback: the command line prints the message and exits with `exit_code`."""
 
 from __future__ import annotations
 

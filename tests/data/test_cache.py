@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,38 +95,34 @@ def test_another_version_is_decoded_again_silently(photos: Path, capsys: pytest.
     assert cache.open_entry(location.name) is None and capsys.readouterr().err == ""
 
 
-def test_a_full_disk_is_no_obstacle(
-    photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("owner", "function", "error", "message"),
+    [
+        (decode_table.os, "fsync", OSError(errno.ENOSPC, "No space left"), "the disk of the cache {} is full"),
+        (Path, "mkdir", PermissionError(errno.EACCES, "Permission denied"), "{} cannot be written (Permission denied)"),
+        (Path, "mkdir", FileExistsError(errno.EEXIST, "File exists"), "{} cannot be written (File exists)"),
+    ],
+)
+def test_without_a_usable_cache_images_are_in_memory(
+    photos: Path,
+    cache_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    owner: Any,
+    function: str,
+    error: OSError,
+    message: str,
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(decode_table.os, "fsync", fail)
+        patch.setattr(owner, function, fail)
         in_memory = load(photos)
-    told = capsys.readouterr().err.replace("\n", "")
-    assert f"the disk of the cache {cache_directory} is full" in told and "into memory" in told
-    assert in_memory.location is None and entries(cache_directory) == []
+    printed = capsys.readouterr().err.replace("\n", "")
+    assert message.format(cache_directory) in printed and "is decoded into memory" in printed
+    assert in_memory.location is None and (not cache_directory.exists() or entries(cache_directory) == [])
     assert in_memory.checksum == load(photos).checksum and torch.equal(pixels(in_memory), pixels(load(photos)))
-
-
-def test_a_read_only_cache_is_no_obstacle(
-    photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_args: object, **_options: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert load(photos).location is None
-    assert f"the cache {cache_directory} cannot be written (Permission denied)" in capsys.readouterr().err.replace(
-        "\n", ""
-    )
-
-
-def test_a_file_in_place_of_the_cache(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "file"))
-    assert load(photos).location is None
 
 
 def test_what_was_written_is_read_back(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ def test_a_signal_to_the_launcher_saves_the_run(
     assert [start["processes"] for start in read_json(run / "environment.json")] == [2, 1]
 
 
-def test_processes_meet_in_a_store_full_of_the_dead() -> None:
-    """Each round finds the names, lists and addresses that the rounds before left in the store."""
+def test_processes_meet_in_a_store_with_entries_of_earlier_starts() -> None:
+    """Each round finds names, lists and addresses of earlier rounds in the store."""
     store = dist.HashStore()
     for round_ in range(3):
         with ThreadPoolExecutor(3) as threads:

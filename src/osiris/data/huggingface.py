@@ -50,12 +50,18 @@ def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
         rows: list[Rows] = []
         for split in ("train", known.test_split):
             if split not in splits:
-                raise UserError(f"{known.name} should have a split {split!r} and has only {', '.join(splits)}.")
+                present = ", ".join(splits)
+                raise UserError(
+                    f"{known.name} has no split {split!r}, only {present}. Download {known.repository} again."
+                )
             for column in (known.image_column, known.label_column):
                 _require(known.name, splits[split], column)
             names = getattr(splits[split].features[known.label_column], "names", None)
             if names is not None and tuple(names) != known.class_ids:
-                raise UserError(f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}")
+                raise UserError(
+                    f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}, ... Use "
+                    "split-dataset:PATH-N to load it as data of your own."
+                )
             part, labels = "test" if rows else "train", _column(splits[split], known.label_column)
             rows.append(_rows(splits[split], known.image_column, part, labels))
         table = make_table(known.name, *rows, class_names=known.class_ids)

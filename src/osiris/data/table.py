@@ -178,7 +178,9 @@ class Numbering:
         texts = [str(value) for value in _plain(values, count, what)]
         for text in texts:
             if text not in self.number_of:
-                raise UserError(f"{what} contain {text!r}, which has no training images.")
+                raise UserError(
+                    f"{what} contain {text!r}, which has no training images. Add some, or leave these test images out."
+                )
         return np.asarray([self.number_of[text] for text in texts], dtype=np.int64)
 
 

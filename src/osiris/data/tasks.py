@@ -28,7 +28,10 @@ def by_class(
 ) -> Benchmark:
     """Each class belongs to one task."""
     if dataset.label is None:
-        raise UserError(f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none.")
+        raise UserError(
+            f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to use "
+            "its episodes as tasks."
+        )
     order = _task_order(len(tasks), config)
     tasks = tuple(tasks[old] for old in order)
     environments = tuple((place, tuple(sorted(order.index(old) for old in olds))) for place, olds in environments)
