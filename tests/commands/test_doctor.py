@@ -16,5 +16,5 @@ def test_missing_requirements_are_named(monkeypatch: pytest.MonkeyPatch, capsys:
     requirements = ["torch>=2.6", "absent-package>=1", "absent-extra; extra == 'photos'"]
     monkeypatch.setattr(metadata, "requires", lambda name: requirements)
     assert main(["doctor"]) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "missing: install it with pip install osiris-ucl" in printed and "osiris-ucl[photos]" in printed

@@ -34,8 +34,8 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
                 raise UserError(f"{place} has no {split} files of {known.name}: is the download complete? {layout}")
             if paths and int(paths[0].stem.split("-of-")[1][:5]) != len(paths):
                 raise UserError(
-                    f"{place} has only {len(paths)} of the {split} files of {known.name} ({paths[0].name}): download the "
-                    "others."
+                    f"{place} has only {len(paths)} of the {split} files of {known.name} ({paths[0].name}): download "
+                    "the others."
                 )
             for path in paths:
                 check_parquet(path)

@@ -29,8 +29,8 @@ def by_class(
     """Each class belongs to one task."""
     if dataset.label is None:
         raise UserError(
-            f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to use "
-            "its episodes as tasks."
+            f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to "
+            "use its episodes as tasks."
         )
     order = _task_order(len(tasks), config)
     tasks = tuple(tasks[old] for old in order)

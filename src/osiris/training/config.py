@@ -170,8 +170,8 @@ def from_dict(record: Any, kind: type[T] = Config) -> T:
     unknown_fields = sorted(_flat_names(record) - _flat_names(to_dict(config)))
     if unknown_fields:
         raise UserError(
-            f"this version of osiris does not know the field {unknown_fields[0]}. Remove it, or use the version of osiris "
-            "that wrote the file."
+            f"this version of osiris does not know the field {unknown_fields[0]}. Remove it, or use the version of "
+            "osiris that wrote the file."
         )
     return config
 
