@@ -34,7 +34,7 @@ site: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tensorboard,wandb,heic,onnx,slurm]" --group dev --group docs
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tensorboard,wandb,heic,onnx,slurm,transformers]" --group dev --group docs
 	touch $(STAMP)
 
 clean:

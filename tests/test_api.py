@@ -6,14 +6,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import osiris
 import tiny_runs
 from osiris import Method, losses, methods, terms
 from osiris.evaluation.features import embed
+from osiris.models import external
+from osiris.training.engine import Engine, StepResult
 
 OPTIONS = {
     **{"preset": "smoke", "width": 8, "projector_hidden": 16, "projector_output": 8, "epochs": 2, "memory_size": 12},
@@ -76,6 +80,43 @@ def test_an_own_method_is_compared_and_reported(run: osiris.Run, bench: osiris.B
     with pytest.raises(osiris.UserError, match="ft is a method of the zoo"):
         osiris.train(replace(own, name="ft"), bench)
     assert losses.contrast(torch.nn.functional.normalize(torch.randn(2, 6, 4), dim=2), 0.1).ndim == 0
+
+
+class Small(nn.Sequential):
+    """An encoder with dropout, whose randomness must not break resuming."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 8, 8, 8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(32, 12))
+
+
+def test_an_own_encoder_is_trained_resumed_and_loaded(
+    bench: osiris.Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    options = OPTIONS | {"save_every": 0.0, "encoder": Small}
+    whole = osiris.train("osiris-d", bench, out=tmp_path / "whole", **options)
+    real_step, calls = Engine.step, []
+
+    def step(*arguments: Any) -> StepResult:
+        calls.append(arguments)
+        if len(calls) == 9:
+            raise ValueError("power cut")
+        return real_step(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="power cut"):
+        patch.setattr(Engine, "step", step)
+        osiris.train("osiris-d", bench, out=tmp_path / "resumed", **options)
+    run = osiris.train("osiris-d", bench, out=tmp_path / "resumed", **options)
+    expected = whole.encoder().state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in run.encoder().state_dict().items())
+    assert run.metrics.plain() == whole.metrics.plain() and run.fingerprint.encoder == {"encoder": "own:Small"}
+    monkeypatch.setattr(external, "_registered", {})  # another process
+    with pytest.raises(osiris.UserError, match=r"own:Small .*test_api\.Small.*register_encoder"):
+        osiris.load_run(run.path).encoder()
+    osiris.register_encoder(nn.Linear(2, 2), "Small")
+    with pytest.raises(osiris.UserError, match="does not fit"):
+        osiris.load_run(run.path).encoder()
+    osiris.register_encoder(Small)
+    assert osiris.load_run(run.path).embed(bench.train.images.take(torch.arange(5))).shape == (5, 12)
 
 
 def test_mistakes_are_explained(bench: osiris.Benchmark, tmp_path: Path):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
     from osiris.learner import Learner
+    from osiris.models.external import register_encoder
     from osiris.sweep.runner import sweep
 
 _HOME = {
@@ -36,6 +37,7 @@ _HOME = {
     "compare": "api",
     "load_run": "api",
     "load_runs": "evaluation.runs",
+    "register_encoder": "models.external",
     "train": "api",
 }
 """Where a class or function is defined."""
@@ -59,6 +61,7 @@ __all__ = [
     "load_runs",
     "losses",
     "methods",
+    "register_encoder",
     "report",
     "sweep",
     "terms",

@@ -15,6 +15,7 @@ from osiris.files import read_json
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark
     from osiris.framework.methods import Method
+    from osiris.models.external import EncoderSource
     from osiris.report.tables import Table
 
     Runs = Sequence[Run | Path | str] | Run | Path | str
@@ -28,6 +29,7 @@ def train(
     preset: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    encoder: EncoderSource | None = None,
     quiet: bool = True,
     **options: Any,
 ) -> Run:
@@ -40,6 +42,8 @@ def train(
             on a CPU.
         seed: Changes initialisation, augmentation and memory; the order of classes stays fixed.
         out: The run directory. Default: runs/BENCHMARK-METHOD-seedN.
+        encoder: A name (`hf:facebook/dinov2-small`, `timm:NAME`, `resnet18`), or an encoder of your own: a module from
+            normalised images [B, 3, H, W] to features [B, D], or a function that builds one. Default: the preset's.
         quiet: Do not display progress.
         **options: Every option of `osiris train`, with underscores: `epochs=8`, `memory_size=100`, `k=20`, `width=16`.
 
@@ -47,18 +51,22 @@ def train(
         The finished run: `run.metrics["class-agnostic"].A`, `run.encoder()`, `run.embed(images)`.
     """
     from osiris.commands.train import default_out
+    from osiris.models.external import encoder_name
     from osiris.training.config import with_options
     from osiris.training.loop import train as train_config
     from osiris.training.presets import choose_preset
     from osiris.training.presets import preset as preset_config
 
-    names = {
+    names: dict[str, Any] = {
         "method": method if isinstance(method, str) else own_name(method),
         "benchmark": benchmark if isinstance(benchmark, str) else benchmark.name,
     }
     if preset is None:
         preset, _ = choose_preset(names["benchmark"], options.get("device", "auto"))
-    config = with_options(preset_config(preset, names["benchmark"]), names | options | {"seed": seed})
+    name = None if encoder is None else encoder_name(encoder)
+    if not isinstance(benchmark, str):
+        names["image_size"] = None  # its images have a size already
+    config = with_options(preset_config(preset, names["benchmark"], name), names | options | {"seed": seed})
     folder = Path(out) if out is not None else default_out(config)
     own_method = None if isinstance(method, str) else replace(method, name=names["method"])
     if own_method is not None:

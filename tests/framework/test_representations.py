@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from osiris.framework.representations import Frozen, Networks, Passes, Representations
-from osiris.models import EncoderConfig
+from osiris.models import EncoderConfig, build_encoder
 from tiny import ENCODER, HEADS, situation
 
 NEEDS = frozenset({"h", "past.encoder", "past.g"})
@@ -16,7 +16,7 @@ NEEDS = frozenset({"h", "past.encoder", "past.g"})
 
 def networks(norm: str = "gn") -> Networks:
     config = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
-    return Networks(config, HEADS, 0, NEEDS).double()
+    return Networks(build_encoder(config), HEADS, 0, NEEDS).double()
 
 
 def views(x: int = 4, y: int = 3) -> dict[str, torch.Tensor]:
@@ -129,9 +129,9 @@ def test_the_end_of_a_task_copies_f_and_g_in_place() -> None:
 
 
 def test_only_needed_networks_exist() -> None:
-    plain = Networks(ENCODER, HEADS, 0)
+    plain = Networks(build_encoder(ENCODER), HEADS, 0)
     assert list(plain.heads) == ["g"] and not plain.past
-    assert list(Networks(ENCODER, HEADS, 0, frozenset({"past.encoder"})).past) == ["encoder"]
+    assert list(Networks(build_encoder(ENCODER), HEADS, 0, frozenset({"past.encoder"})).past) == ["encoder"]
 
 
 @pytest.mark.parametrize("name", ["er", "osiris-d", "cassle", "pocon", "lump"])

@@ -16,7 +16,7 @@ from osiris.framework.methods import Method, find_method
 from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms import StepContext
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
 from osiris.randomness import generator
 from osiris.training.config import Config, EngineConfig, LearningConfig
 from osiris.training.engine import Engine, StepResult
@@ -130,7 +130,7 @@ def situation(
 ) -> Situation:
     method = find_method(method) if isinstance(method, str) else method
     encoder = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm=norm)  # pyright: ignore[reportArgumentType]
-    model = TrainableMethod(method, encoder, HEADS, 9, (3, 8, 8), seed=seed).double()
+    model = TrainableMethod(method, build_encoder(encoder, seed), HEADS, 9, (3, 8, 8), seed=seed).double()
     memory = model.memory
     memory.advance(9)
     _scramble(model.networks, seed)

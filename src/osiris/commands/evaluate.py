@@ -41,8 +41,8 @@ class Args:
     target: Annotated[Path | None, tyro.conf.Positional] = None
     """A run directory or a task checkpoint (.safetensors)."""
     encoder: str | None = None
-    """Another encoder: a file of weights, or package.module:function returning a module. A checkpoint of osiris says
-    what it is; for other files the architecture is read off the shapes."""
+    """Another encoder: a file of weights, hf:NAME or timm:NAME, or package.module:function returning a module. A
+    checkpoint of osiris says what it is; for other files the architecture is read off the shapes."""
     baseline: Literal["pixels", "pixels-centred", "patches"] | None = None
     """KNN without learning: on pixels, on pixels minus the channel means, or on whitened random patches."""
     arch: str | None = None
@@ -185,7 +185,9 @@ def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchm
     """(the benchmark with the encoder's own channel statistics, the encoder's description for the fingerprint)"""
     if encoder.mean is None or encoder.std is None or (encoder.mean, encoder.std) == (benchmark.mean, benchmark.std):
         return benchmark, encoder.description
-    description = encoder.description | {"mean": list(encoder.mean), "std": list(encoder.std)}
+    pretrained = "encoder" in encoder.description  # whose normalisation follows from its name
+    statistics = {} if pretrained else {"mean": list(encoder.mean), "std": list(encoder.std)}
+    description = encoder.description | statistics
     return replace(benchmark, mean=encoder.mean, std=encoder.std), description
 
 
@@ -230,7 +232,7 @@ def write_metrics(
     config = replace(read_config(args.target), evaluation=args.protocol)
     method = resolve(config.method)
     continual = method.stream == "continual" and len(scores) == benchmark.task_count
-    untrained = baseline_of(config, benchmark, device)
+    untrained = baseline_of(config, benchmark, device, out)
     metrics = build_metrics(
         method.name,
         benchmark,

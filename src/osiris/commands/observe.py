@@ -21,6 +21,7 @@ class Args:
     Examples:
       osiris observe state photos/2026-11
       osiris observe state photos/2026-12 --keep-tasks 3
+      osiris observe other photos/2026-11 --encoder hf:facebook/dinov2-small
       osiris observe state --forget photos/2026-11/passport.jpg
     """
 
@@ -34,6 +35,8 @@ class Args:
     """Only for a new state (default: osiris-d)."""
     preset: str | None = None
     """Only for a new state (default: fast)."""
+    encoder: str | None = None
+    """Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder (default: the preset's)."""
     epochs: int | None = None
     """Only for a new state: passes over each episode (default: the preset's)."""
     memory_size: int | None = None
@@ -58,7 +61,7 @@ def run(args: Args) -> int:
 
     names = ("epochs", "memory_size", "image_size")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    learner = Learner(args.state, args.method, args.preset, args.seed, **options)
+    learner = Learner(args.state, args.method, args.preset, args.seed, args.encoder, **options)
     if args.forget:
         notice(f"{learner.forget(args.forget)} images were removed from the memory.")
     if args.folder is not None:

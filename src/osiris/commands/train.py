@@ -19,7 +19,7 @@ from osiris.console import notice
 from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
 from osiris.training.config import Config
-from osiris.training.presets import choose_preset, preset
+from osiris.training.presets import choose_preset, preset, with_encoder
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Args:
       osiris train --method osiris-d --benchmark tinyworld --preset fast --seed 0 --out runs/x
       osiris train --method ft --benchmark split-cifar100-20 --preset fast --epochs 8
       osiris train --method osiris-d --past replay+distil --cross-weight 0.3 --benchmark tinyworld --preset fast
+      osiris train --encoder hf:facebook/dinov2-small --benchmark folder:photos --image-size 112
       osiris train --resume runs/x                 continue an interrupted run
       osiris train --resume runs/x --add-task photos/december
       osiris train --config runs/x/config.json --out runs/again
@@ -56,7 +57,7 @@ class Args:
 
 
 def parse(argv: list[str]) -> Args:
-    """Presets depend on the benchmark, so those two are read first; every other flag then overrides the preset."""
+    """Defaults depend on preset, benchmark and encoder, so those are read first; every other flag overrides them."""
     outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     outer.add_argument("--processes", type=int, default=1)
     launched, argv = outer.parse_known_args(argv)
@@ -70,6 +71,7 @@ def parse(argv: list[str]) -> Args:
     first.add_argument("--resume", type=Path)
     first.add_argument("--config", type=Path)
     first.add_argument("--device", default="auto")
+    first.add_argument("--encoder")
     known, rest = first.parse_known_args(argv)
     reason = ""
     if known.preset is not None and (known.resume is not None or known.config is not None):
@@ -79,6 +81,7 @@ def parse(argv: list[str]) -> Args:
         from osiris.training.run_directory import read_config
 
         base, out = read_config(source), known.resume
+        base = base if known.encoder is None else with_encoder(base, known.encoder)
         base.check()
     else:
         known.benchmark = known.benchmark or "tinyworld"
@@ -87,7 +90,7 @@ def parse(argv: list[str]) -> Args:
             name = "fast"
         elif name is None:
             name, reason = choose_preset(known.benchmark, known.device)
-        base, out = preset(name, known.benchmark), None
+        base, out = preset(name, known.benchmark, known.encoder), None
     if known.benchmark is not None:
         rest += ["--benchmark", known.benchmark]
     if known.device != "auto":

@@ -1,4 +1,4 @@
-"""Encoders from files: checkpoints of osiris, state dicts from other libraries, or a Python function.
+"""Encoders from files: checkpoints of osiris, state dicts of other libraries, pretrained models, a Python function.
 
 A checkpoint of osiris says what it holds (architecture, normalisation, image size), and that is what is built. The
 architecture of other files is inferred from the shapes. Known naming schemes: the authors' code, CaSSLe and old
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
 from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import ARCHITECTURES
+from osiris.models.external import is_pretrained
+from osiris.models.pretrained import preprocessing
 
-ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
-"""Width and blocks per stage."""
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
 COPIES = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
 """A checkpoint often holds a second copy of the encoder; its names contain one of these words."""
@@ -49,9 +50,15 @@ class LoadedEncoder:
 def load_encoder(
     source: str | Path, arch: str | None = None, prefix: str | None = None, stem_padding: int | None = None
 ) -> LoadedEncoder:
-    """From a file or from `package.module:function`. The other arguments describe files that do not describe
-    themselves; they must not contradict a checkpoint of osiris."""
+    """From a file, from `hf:NAME` or `timm:NAME`, or from `package.module:function`. The other arguments describe files
+    that do not describe themselves; they must not contradict a checkpoint of osiris."""
     path = Path(source)
+    if is_pretrained(str(source)):
+        expected = preprocessing(str(source))
+        config = EncoderConfig(encoder=str(source))
+        return LoadedEncoder(
+            build_encoder(config), config.description, expected.mean, expected.std, expected.image_size
+        )
     if not path.exists() and PYTHON_ENTRY.fullmatch(str(source)):
         return LoadedEncoder(from_entry(str(source)), {"entry": str(source)})
     tensors, metadata = read_file(path)
@@ -72,14 +79,18 @@ def load_checkpoint(path: Path) -> LoadedEncoder:
 def from_checkpoint(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> LoadedEncoder:
     """The encoder of `checkpoints/task-XX.safetensors`."""
     try:
-        encoder = build_encoder(msgspec.convert(metadata["encoder"], EncoderConfig))
+        config = msgspec.convert(metadata["encoder"], EncoderConfig)
+        encoder = build_encoder(config, architecture=metadata.get("architecture", {}))
         state = {name.removeprefix("encoder."): one for name, one in tensors.items() if name.startswith("encoder.")}
         encoder.load_state_dict(state)
     except (msgspec.ValidationError, RuntimeError) as error:
-        raise UserError(f"{path} was written by another version of osiris, or is damaged: {error}") from error
+        reason = "was written by another version of osiris, or is damaged"
+        if metadata["encoder"].get("encoder") is not None:
+            reason = f"does not fit {metadata['encoder']['encoder']} as it is built here (has its code changed?)"
+        raise UserError(f"{path} {reason}: {error}") from error
     mean, std = metadata.get("mean"), metadata.get("std")
     normalisation = (None, None) if mean is None or std is None else (tuple(mean), tuple(std))
-    return LoadedEncoder(encoder, metadata["encoder"], *normalisation, metadata.get("image_size"))
+    return LoadedEncoder(encoder, config.description, *normalisation, metadata.get("image_size"))
 
 
 def _refuse_contradictions(

@@ -99,6 +99,8 @@ def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, An
     try:
         shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
         heads = ProjectorConfig(**metadata["projector"])
+        if shape.encoder is not None:
+            raise UserError(f"this is not available for encoders of other libraries and your own ({shape.encoder})")
         with torch.device("meta"):  # no memory for sizes that a file merely claims
             networks = nn.ModuleDict({"encoder": build_encoder(shape)})
             for name in ("g", "h"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
+from osiris.models import ProjectorConfig, feature_count, is_external, projector
 from osiris.models.normalisation import BatchNorm
 from osiris.processes import gather
 from osiris.randomness import scoped
@@ -88,26 +88,26 @@ class Networks(nn.Module):
 
     def __init__(
         self,
-        encoder: EncoderConfig,
+        encoder: nn.Module,
         heads: ProjectorConfig,
         seed: int,
         needs: frozenset[str] = frozenset(),
-        images: Tensor | None = None,
         objective: Objective | None = None,
         together: tuple[str, ...] = (),
+        image_shape: tuple[int, int, int] = (3, 32, 32),
     ) -> None:
-        """`images`: see `build_encoder`; `objective` decides the shape of g; `together`: the inputs that share a call
-        of g with BatchNorm."""
+        """`objective` decides the shape of g; `together`: the inputs that share a call of g with BatchNorm."""
         super().__init__()
-        self.encoder_config, self.projector_config = encoder, heads
-        self.together = together
-        self.encoder: nn.Module = build_encoder(encoder, seed, images=images)
+        self.encoder, self.projector_config, self.together = encoder, heads, together
+        self.features = feature_count(encoder, image_shape)
+        self.batch_norm = any(isinstance(layer, BatchNorm) for layer in encoder.modules())
+        self.external = is_external(encoder)
         self.heads = nn.ModuleDict()
         for name in ("g", "h"):
             if name == "g" or name in needs:
                 shape = projector if objective is None or name == "h" else objective.projector
                 with scoped(seed, f"init.{name}"):
-                    self.heads[name] = shape(encoder.features, heads.projector_hidden, heads.projector_output)
+                    self.heads[name] = shape(self.features, heads.projector_hidden, heads.projector_output)
         self.past = nn.ModuleDict()
         if "past.encoder" in needs:
             self.past["encoder"] = Frozen(self.encoder)
@@ -120,10 +120,6 @@ class Networks(nn.Module):
     def width(self, head: str) -> int:
         """Dimensions of the space of a head."""
         return [layer.out_features for layer in self.heads[head].modules() if isinstance(layer, nn.Linear)][-1]
-
-    @property
-    def batch_norm(self) -> bool:
-        return self.encoder_config.batch_norm
 
     def end_task(self) -> None:
         """f* <- f, g* <- g."""
@@ -248,7 +244,8 @@ class Representations:
             pieces = images.split(self.micro_batch)
             if not torch.is_grad_enabled() or isinstance(encoder, Frozen):
                 return torch.cat([encoder(piece) for piece in pieces])
-            results = [checkpoint(encoder, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+            dropout = self.networks.external  # possible there; it must be the same when it is recomputed
+            results = [checkpoint(encoder, piece, use_reentrant=False, preserve_rng_state=dropout) for piece in pieces]
             return torch.cat(results)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def _cast(self) -> torch.autocast:

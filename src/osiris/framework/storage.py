@@ -13,7 +13,7 @@ import torch
 
 from osiris.framework.methods import Method
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
 
 SLOT_BYTES = 24
 """Source id, task and insertion step, 64 bits each."""
@@ -54,7 +54,8 @@ def measure_storage(
 ) -> Storage:
     """Count what a method holds besides f and g, on the meta device. `shape`: (3, height, width) of an image."""
     with torch.device("meta"):
-        model = TrainableMethod(method, encoder, projector, memory_size if method.reads_memory else 0, shape)
+        size = memory_size if method.reads_memory else 0
+        model = TrainableMethod(method, build_encoder(encoder), projector, size, shape)
     networks, memory = model.networks, model.memory
     extra: dict[str, int] = {}
     modules = [(name, head) for name, head in networks.heads.items() if name != "g"]

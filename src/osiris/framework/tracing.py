@@ -17,7 +17,7 @@ from osiris.framework.objectives import Objective
 from osiris.framework.representations import Frozen, Networks, Passes, Representations
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
 from osiris.randomness import generator
 
 ENCODER = EncoderConfig(width=4, blocks=(1, 1, 1, 1))
@@ -74,7 +74,8 @@ class Scene:
     """A method in its second task: tiny networks, random images, a full memory, in float64."""
 
     def __init__(self, method: Method, task_count: int = 20) -> None:
-        self.model = TrainableMethod(method, ENCODER, PROJECTOR, IMAGES, (3, SIZE, SIZE), task_count).double()
+        encoder = build_encoder(ENCODER)
+        self.model = TrainableMethod(method, encoder, PROJECTOR, IMAGES, (3, SIZE, SIZE), task_count).double()
         self.model.memory.advance(IMAGES)
         self.networks = self.model.networks
         self.views: dict[str, Tensor] = {}

@@ -15,7 +15,7 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
 from osiris.framework.terms import Contrast, StepContext, TaskContext, Term, X, Y
 from osiris.memory import Memory
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models import ProjectorConfig
 
 
 class TrainableMethod(nn.Module):
@@ -24,15 +24,13 @@ class TrainableMethod(nn.Module):
     def __init__(
         self,
         method: Method,
-        encoder: EncoderConfig,
+        encoder: nn.Module,
         projector: ProjectorConfig,
         memory_size: int = 500,
         image_shape: tuple[int, int, int] = (3, 32, 32),
         task_count: int = 20,
         seed: int = 0,
-        images: Tensor | None = None,
     ) -> None:
-        """`images`: see `build_encoder`."""
         super().__init__()
         self.method = method
         self.first: list[tuple[str, Term, float]] = [("current", Contrast(X, space="g"), 1.0)]
@@ -41,7 +39,7 @@ class TrainableMethod(nn.Module):
         needs = frozenset(need for term in terms for need in (*term.needs, *term.spaces))
         together = tuple(dict.fromkeys(name for term in terms if "g" in term.spaces for name in term.inputs))
         objective = copy.deepcopy(method.objective)
-        self.networks = Networks(encoder, projector, seed, needs, images, objective, together)
+        self.networks = Networks(encoder, projector, seed, needs, objective, together, image_shape)
         for term in terms:
             term.attach(self.networks, seed)
         self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})

@@ -24,11 +24,12 @@ from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
 from osiris.evaluation.runs import Run
 from osiris.learner.episode import extension, memory_of
+from osiris.models.external import EncoderSource, encoder_name
 from osiris.training import checkpoint
 from osiris.training.config import Config, with_options
 from osiris.training.devices import choose_device
 from osiris.training.loop import Extension, train
-from osiris.training.presets import preset
+from osiris.training.presets import preset, with_encoder
 from osiris.training.run_directory import RunDirectory, read_config
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Learner:
         method: str | None = None,
         preset: str | None = None,
         seed: int | None = None,
+        encoder: EncoderSource | None = None,
         **options: Any,
     ) -> None:
         """Open the state in `path`, or create it with the first episode.
@@ -72,12 +74,15 @@ class Learner:
             method: Default: osiris-d.
             preset: Where the defaults of all options come from (default: fast).
             seed: Changes initialisation, augmentation and memory (default: 0).
+            encoder: As in `osiris.train`: `hf:NAME`, `timm:NAME`, a module, or a function that builds one. A state with
+                an encoder of your own needs it again each time.
             **options: Every option of `osiris train`, with underscores: `epochs=20`, `memory_size=200`.
 
         A state that exists has its own settings; options that contradict it are refused by `observe`.
         """
         self.path, self.method, self.preset, self.seed, self.options = Path(path), method, preset, seed, options
         self._loaded: tuple[object, Embedder] | None = None
+        self.encoder, self._encoder_name = encoder, None if encoder is None else encoder_name(encoder)
 
     @property
     def config(self) -> Config:
@@ -85,8 +90,10 @@ class Learner:
         given = {"method": self.method, "seed": self.seed}
         options = {name: value for name, value in given.items() if value is not None} | self.options
         if (self.path / "config.json").exists():
-            return with_options(read_config(self.path), options)
-        return with_options(preset(self.preset or "fast", "folder:"), {"benchmark": "episodes"} | options)
+            config, name = read_config(self.path), self._encoder_name
+            return with_options(config if name is None else with_encoder(config, name), options)
+        config = preset(self.preset or "fast", "folder:", self._encoder_name)
+        return with_options(config, {"benchmark": "episodes"} | options)
 
     def observe(
         self, images: Any, name: str | None = None, quiet: bool = True, keep_tasks: int | None = None
@@ -206,7 +213,8 @@ class Learner:
         return self.embed(images)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {"path": self.path, "method": self.method, "preset": self.preset, "seed": self.seed, **self.options}
+        given = {"path": self.path, "method": self.method, "preset": self.preset, "seed": self.seed}
+        return given | {"encoder": self.encoder, **self.options}
 
     def set_params(self, **parameters: Any) -> Learner:
         self.__init__(**(self.get_params() | parameters))

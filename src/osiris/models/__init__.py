@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 if TYPE_CHECKING:
-    from osiris.models.encoder import Encoder, build_encoder, parameter_count
+    from osiris.models.encoder import Encoder, build_encoder, feature_count, is_external, parameter_count
     from osiris.models.heads import adapter, mlp, predictor, projector
 
 _HOME = {
     "Encoder": "encoder",
     "build_encoder": "encoder",
+    "feature_count": "encoder",
+    "is_external": "encoder",
     "parameter_count": "encoder",
     "adapter": "heads",
     "mlp": "heads",
@@ -36,6 +38,8 @@ __all__ = [
     "ProjectorConfig",
     "adapter",
     "build_encoder",
+    "feature_count",
+    "is_external",
     "mlp",
     "parameter_count",
     "predictor",

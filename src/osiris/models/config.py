@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
 Stem = Literal["small", "large"]
 
 
+ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
+"""Width and blocks per stage."""
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The encoder: the paper's ResNet-18 and smaller members of its family, or the `fast` encoder for CPUs."""
+    """The encoder: the paper's ResNet-18 and smaller members of its family, the `fast` encoder for CPUs, or another."""
 
+    encoder: str | None = None
+    """`hf:NAME` or `timm:NAME`: start from a pretrained model of the hub or of a local directory, with defaults that
+    suit it (docs/encoders.md). `resnet18`, `resnet34`. Default: what the following options describe."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: int = 64
@@ -29,10 +36,20 @@ class EncoderConfig:
 
     @property
     def batch_norm(self) -> bool:
-        return self.family == "resnet" and self.norm == "bn"
+        return self.encoder is None and self.family == "resnet" and self.norm == "bn"
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """JSON-ready, for the protocol fingerprint: the options that describe this encoder, and no others."""
+        if self.encoder is not None:
+            return {"encoder": self.encoder}
+        record = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return {name: value for name, value in record.items() if name != "encoder"}
 
     @property
     def features(self) -> int:
+        """Of the encoders that osiris builds itself."""
+        assert self.encoder is None
         channels = self.width * 2 ** (len(self.blocks) - 1)
         return 4 * channels if self.family == "fast" else channels
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from osiris.errors import UserError
 from osiris.models.activation import Mish
 from osiris.models.config import EncoderConfig
+from osiris.models.external import Architecture, build_external
 from osiris.models.fast import FastEncoder
 from osiris.models.normalisation import BatchNorm, group_norm
 from osiris.randomness import scoped
@@ -115,18 +116,57 @@ def _check(config: EncoderConfig) -> None:
 
 
 def build_encoder(
-    config: EncoderConfig, seed: int = 0, zero_init_last: bool = True, images: Tensor | None = None
-) -> Encoder | FastEncoder:
+    config: EncoderConfig,
+    seed: int = 0,
+    zero_init_last: bool = True,
+    images: Tensor | None = None,
+    architecture: Architecture | None = None,
+) -> nn.Module:
     """An encoder whose weights depend on the seed and, in the family `fast`, on normalised images of the first task.
 
-    Without `images` the `fast` encoder is not fitted: enough to load weights into it.
+    Without `images` the `fast` encoder is not fitted: enough to load weights into it. With `architecture` (what a
+    checkpoint records), a pretrained encoder is built without its weights: they come from the checkpoint.
     """
+    if config.encoder is not None:
+        with scoped(seed, "init.encoder"):
+            return build_external(config.encoder, architecture)
     _check(config)
     with scoped(seed, "init.encoder"):
         encoder = FastEncoder(config) if config.family == "fast" else Encoder(config, zero_init_last)
     if images is not None and isinstance(encoder, FastEncoder):
         encoder.fit(images)
     return encoder
+
+
+def is_external(encoder: nn.Module) -> bool:
+    """Whether it is not one of the encoders that osiris defines itself."""
+    return not isinstance(encoder, Encoder | FastEncoder)
+
+
+@torch.no_grad()
+def feature_count(encoder: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """D, for images [B, 3, H, W] to features [B, D]. Other encoders than our own are tried on two black images."""
+    if isinstance(encoder, Encoder | FastEncoder):
+        return encoder.features
+    parameter = next(encoder.parameters(), None)
+    if parameter is None:
+        raise UserError("the encoder has no parameters, so there is nothing to train.")
+    modes = [(part, part.training) for part in encoder.modules()]
+    try:
+        features = encoder.eval()(torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the encoder fails for images of {image_shape[1]}x{image_shape[2]} pixels ({type(error).__name__}: "
+            f"{reason}). Choose a size that it accepts with --image-size and --view-size."
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"an encoder turns images [B, 3, H, W] into features [B, D]; for two images it returned {got}.")
+    return features.shape[1]
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -58,8 +58,11 @@ def scale_of(study: Study) -> str:
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
     config, paper = study.runs[0].config, preset("paper", study.benchmark)
     differences = []
-    family, width, epochs = (config.get(name) for name in ("encoder.family", "encoder.width", "learning.epochs"))
-    if family == "fast":
+    names = ("encoder.encoder", "encoder.family", "encoder.width", "learning.epochs")
+    encoder, family, width, epochs = (config.get(name) for name in names)
+    if encoder is not None:
+        differences.append(f"the encoder {encoder} (the paper's: ResNet-18)")
+    elif family == "fast":
         differences.append("a small encoder for CPUs (the paper's: ResNet-18)")
     elif width is not None and width != paper.encoder.width:
         differences.append(f"an encoder of width {width} (the paper's: {paper.encoder.width})")

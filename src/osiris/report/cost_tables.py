@@ -26,14 +26,16 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
 
 
 def shapes(item: Run) -> tuple[EncoderConfig, ProjectorConfig] | None:
-    """Encoder and projector of a run."""
+    """Encoder and projector of a run; None for encoders of other libraries and the user's own, which a report does not
+    build."""
     parts: dict[str, dict[str, Any]] = {"encoder": {}, "projector": {}}
     for name, value in item.config.items():
         part, _, field = name.partition(".")
         if part in parts:
             parts[part][field] = tuple(value) if isinstance(value, list) else value
     try:
-        return EncoderConfig(**parts["encoder"]), ProjectorConfig(**parts["projector"])
+        encoder = EncoderConfig(**parts["encoder"])
+        return None if encoder.encoder is not None else (encoder, ProjectorConfig(**parts["projector"]))
     except (TypeError, ValueError):  # a config of another version, or none
         return None
 

@@ -51,8 +51,9 @@ def _chapters(known: Sequence[Study], writer: ReportWriter) -> list[Chapter]:
     chapters = []
     with progress("report", len(SECTIONS) * len(known) + 1) as ticker:
         for study in known:
-            width = study.metrics.fingerprint.encoder.get("width")
-            encoder = f", encoder of width {width}" if width else ""
+            described = study.metrics.fingerprint.encoder
+            width, name = described.get("width"), described.get("encoder")
+            encoder = f", encoder {name}" if name else f", encoder of width {width}" if width else ""
             heading = f"{study.benchmark}: {study.task_count} tasks{encoder}" if len(known) > 1 else ""
             chapters.append(Chapter(study.identifier, heading, study_sections(writer, study, ticker)))
         closing = [claims_section(writer, known), commands_section(writer, known)]

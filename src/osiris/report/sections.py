@@ -96,6 +96,12 @@ def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Ite
 
 
 def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    other = study.metrics.fingerprint.encoder.get("encoder")
+    if other is not None:
+        writer.lacks(
+            f"{study.benchmark}: what methods store, and what is measured from checkpoints, is not available for the "
+            f"encoder {other}, because a report builds only the encoders of osiris itself."
+        )
     if study.protocols:
         sizes = cost_tables.storage_sizes(study)
         yield components.storage(study, sizes)

@@ -56,9 +56,10 @@ class GridRun:
 
     @cached_property
     def config(self) -> Config:
-        config = replace(preset(self.preset, self.benchmark), seed=self.seed)
+        encoder = dict(self.settings).get("encoder")
+        config = replace(preset(self.preset, self.benchmark, encoder), seed=self.seed)
         for option, value in (("method", self.method), *self.settings):
-            config = with_option(config, option, value)
+            config = config if option == "encoder" else with_option(config, option, value)
         config.check()
         return config
 

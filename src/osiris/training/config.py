@@ -49,6 +49,9 @@ class LearningConfig:
     """The augmentations: those of the paper, or larger crops without blur and solarisation (for simple drawings)."""
     view_size: int | None = None
     """Side of the views in pixels (default: that of the images). Smaller views cost less; evaluation is the same."""
+    freeze: float | None = None
+    """With --encoder: the part of its layers that is not trained, from the first on (0: train all; 1: only what follows
+    the layers). Pretrained encoders: 0.5."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Config:
             ("warmup-epochs", learning.warmup_epochs, 0, learning.epochs),
             ("tau", learning.tau, 1e-4, 1e3),
             ("view-size", learning.view_size, 8, 100_000),
+            ("freeze", learning.freeze, 0, 1),
             ("projector-hidden", self.projector.projector_hidden, 1, 1_000_000),
             ("projector-output", self.projector.projector_output, 2, 1_000_000),
             ("threads", self.engine.threads, 1, 4096),
@@ -133,6 +137,8 @@ class Config:
                 raise UserError(f"--{name} {value} is out of range; use a value from {low} to {high:g}.")
         if self.engine.micro_batch is not None and self.encoder.batch_norm:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
+        if learning.freeze and self.encoder.encoder is None:
+            raise UserError("--freeze is for encoders that are given with --encoder; leave it out.")
 
 
 def with_options(config: Config, options: dict[str, Any]) -> Config:

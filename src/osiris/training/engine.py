@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Passes, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig
+from osiris.models import EncoderConfig, build_encoder, feature_count
+from osiris.models.external import Architecture, freeze_layers
 from osiris.models.normalisation import BatchNorm
-from osiris.randomness import generator
+from osiris.randomness import generator, scoped
 from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate
@@ -33,7 +35,7 @@ FIT_IMAGES = 500
 
 def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
     """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
-    if encoder.family != "fast":
+    if encoder.encoder is not None or encoder.family != "fast":
         return None
     indices = benchmark.training_indices(0)
     if not len(indices):  # a run that is continued without them: the fitted weights come from its state
@@ -52,20 +54,36 @@ class StepResult:
     images: int
 
 
-def build_model(config: Config, method: Method, benchmark: Benchmark, images: Tensor | None = None) -> TrainableMethod:
-    """Networks, terms and memory of a run, on the default device. `images`: see `build_encoder`."""
+def build_model(
+    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None = None
+) -> TrainableMethod:
+    """Networks, terms and memory of a run, on the default device. `architecture`: see `build_encoder`."""
+    images, seed = first_task_images(benchmark, config.encoder), config.seed
+    encoder = build_encoder(config.encoder, seed, images=images, architecture=architecture)
+    if config.learning.freeze:
+        freeze_layers(encoder, config.learning.freeze)
+    if config.learning.view_size is not None:
+        feature_count(encoder, (3, config.learning.view_size, config.learning.view_size))
     sizes = config.learning.memory_size, benchmark.train.images.shape
-    tasks, seed = benchmark.task_count, config.seed
-    return TrainableMethod(method, config.encoder, config.projector, *sizes, tasks, seed, images)
+    model = TrainableMethod(method, encoder, config.projector, *sizes, benchmark.task_count, seed)
+    if config.engine.micro_batch is not None and model.networks.batch_norm:
+        raise UserError("--micro-batch would change the statistics of the encoder's BatchNorm; leave it out.")
+    return model
 
 
 class Engine:
     """Everything that training changes. `state()` and `restore()` carry it through a checkpoint to the same bits."""
 
-    def __init__(self, config: Config, method: Method, benchmark: Benchmark, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        benchmark: Benchmark,
+        device: torch.device,
+        architecture: Architecture | None = None,
+    ) -> None:
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
-        images = first_task_images(benchmark, config.encoder)
-        self.model = build_model(config, method, benchmark, images).to(device)
+        self.model = build_model(config, method, benchmark, architecture).to(device)
         self.networks, self.memory = self.model.networks, self.model.memory
         self.optimiser = build_optimiser([self.model], config.learning)
         self.two_views = TwoViews(
@@ -102,8 +120,9 @@ class Engine:
         # Inputs that a term makes have the rows of X.
         counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
         statistics = [statistic.clone() for statistic in self.running_statistics]
-        rep = self.represent(views, counts, self.model.inputs(task), passes)
-        loss, values = self.model(rep, context)
+        with self._dropout(task, step):
+            rep = self.represent(views, counts, self.model.inputs(task), passes)
+            loss, values = self.model(rep, context)
         fields = self._fields(rep, task)
         finite, norm = self._update(loss, phase, step)
         for statistic, before in zip(self.running_statistics, statistics):
@@ -113,6 +132,12 @@ class Engine:
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
+
+    def _dropout(self, task: int, step: int) -> AbstractContextManager[None]:
+        """Our own encoders have no dropout. That of others is keyed like all randomness, so that resuming is exact."""
+        if not self.networks.external:
+            return nullcontext()
+        return scoped(self.config.seed, "dropout", task, step, processes.rank())
 
     @torch.no_grad()
     def _fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
@@ -250,7 +275,8 @@ class Engine:
         if missing or shapes:
             problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
             raise UserError(
-                f"--init {path} does not fit the encoder: {problem}. Check --width, --blocks, --stem and --norm."
+                f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
+                "--norm."
             )
         self.networks.encoder.load_state_dict({name: given[name] for name in wanted})
 

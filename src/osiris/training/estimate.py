@@ -139,17 +139,24 @@ def encoder_flops(config: EncoderConfig, image_size: int) -> int:
     """Floating-point operations of the forward pass of one image (a multiplication and an addition count as two).
 
     Only convolutions are counted, which make up almost all of them. torch's own counter agrees, but takes seconds to
-    import.
+    import; it is used for encoders that osiris does not define itself.
     """
+    encoder, images = build_encoder(config).eval(), torch.zeros(1, 3, image_size, image_size)
+    if config.encoder is not None:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            encoder(images)
+        return counter.get_total_flops()
     counts: list[int] = []
 
     def count(module: nn.Module, inputs: object, output: Tensor) -> None:
         assert isinstance(module, nn.Conv2d)
         counts.append(2 * output.numel() * module.weight[0].numel())
 
-    encoder = build_encoder(config).eval()
     for module in encoder.modules():
         if isinstance(module, nn.Conv2d):
             module.register_forward_hook(count)
-    encoder(torch.zeros(1, 3, image_size, image_size))
+    encoder(images)
     return sum(counts)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from osiris.files import file_digest, write_json
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.framework.objectives import is_collapsed
+from osiris.models import EncoderConfig
+from osiris.models.external import architecture_of, is_pretrained
+from osiris.models.pretrained import preprocessing
 from osiris.training import checkpoint, run_evaluation
 from osiris.training.config import Config, to_dict
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
@@ -125,6 +128,17 @@ def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | 
     return state, metrics
 
 
+def normalised_for(encoder: EncoderConfig, benchmark: Benchmark, state: dict[str, Any] | None) -> Benchmark:
+    """A pretrained encoder sees images normalised as when it was pretrained; others by the statistics of the data."""
+    if encoder.encoder is None or not is_pretrained(encoder.encoder):
+        return benchmark
+    if state is not None:
+        mean, std = (tuple(values) for values in state["normalisation"])
+        return replace(benchmark, mean=mean, std=std)
+    expected = preprocessing(encoder.encoder)
+    return replace(benchmark, mean=expected.mean, std=expected.std)
+
+
 class Training:
     """One run in progress."""
 
@@ -145,7 +159,8 @@ class Training:
         with processes.together():
             self.method, self.device = method or resolve(config.method), choose_device(config.engine.device)
             prepare_device(config, self.device)
-        self.benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
+        benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
+        self.benchmark = normalised_for(config.encoder, benchmark, state)
         learning = config.learning
         self.position, self.files, log_position = Position(), dict[str, str](), 0
         self.collapsed_in: int | None = None
@@ -154,7 +169,9 @@ class Training:
             self.phases = plan or phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
             present = [phase for phase in self.phases if len(phase.indices)]
             notices = [*self.benchmark.notices, *check_sizes(present, self.method, learning)]
-            self.engine = Engine(config, self.method, self.benchmark, self.device)
+            architecture = None if state is None else state.get("architecture")
+            self.engine = Engine(config, self.method, self.benchmark, self.device, architecture)
+            self.architecture = architecture_of(config.encoder.encoder, self.engine.networks.encoder)
             check_memory(self.engine, present)
             if state is not None:
                 log_position = self._restore(state)
@@ -302,7 +319,10 @@ class Training:
     def _measure_baseline(self) -> None:
         """Untrained encoders, for T. Cached: this takes time once for each benchmark and encoder."""
         with self.interrupt.at_once():
-            self.baseline = processes.on_first(run_evaluation.baseline_of, self.config, self.benchmark, self.device)
+            folder = self.directory.evaluation
+            self.baseline = processes.on_first(
+                run_evaluation.baseline_of, self.config, self.benchmark, self.device, folder
+            )
 
     def _finish(self) -> RunMetrics | None:
         metrics = processes.on_first(self._write_metrics)
@@ -343,6 +363,7 @@ class Training:
             "data": list(self.benchmark.contents),
             "files": self.files,
             "normalisation": [list(self.benchmark.mean), list(self.benchmark.std)],
+            "architecture": self.architecture,
         }
         checkpoint.save_state(self.directory.checkpoints, state)
 
@@ -351,6 +372,7 @@ class Training:
         self.directory.require_present()
         metadata = {
             "encoder": to_dict(self.config.encoder),
+            "architecture": self.architecture,
             "projector": to_dict(self.config.projector),
             "mean": self.benchmark.mean,
             "std": self.benchmark.std,

@@ -14,7 +14,7 @@ from osiris.data.config import BenchmarkConfig
 from osiris.errors import unknown
 from osiris.evaluation.config import ProtocolConfig
 from osiris.framework.config import MethodConfig
-from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
 from osiris.training.config import Config, EngineConfig, LearningConfig
 
 
@@ -125,7 +125,40 @@ def choose_preset(benchmark: str, device: str = "auto") -> tuple[str, str]:
     return "fast", "there is no GPU"
 
 
-def preset(name: str, benchmark: str) -> Config:
+def preset(name: str, benchmark: str, encoder: str | None = None) -> Config:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    return PRESETS[name](benchmark)
+    config = PRESETS[name](benchmark)
+    return config if encoder is None else _suited(with_encoder(config, encoder))
+
+
+def with_encoder(config: Config, encoder: str) -> Config:
+    """The config with another encoder: `resnet18`, `resnet34`, `hf:NAME`, `timm:NAME`, `own:NAME`."""
+    if encoder in ARCHITECTURES:
+        width, blocks = ARCHITECTURES[encoder]
+        return replace(config, encoder=EncoderConfig(width=width, blocks=blocks))
+    return replace(config, encoder=EncoderConfig(encoder=encoder))
+
+
+def _suited(config: Config) -> Config:
+    """The defaults of a preset, changed to suit an encoder that the preset was not made for (docs/encoders.md).
+
+    Views have the size of the images. Muon rescales filters, so it is replaced by AdamW. A pretrained encoder also gets
+    images of its own size, a low learning rate, and does not train the first half of its layers.
+    """
+    name, learning = config.encoder.encoder, replace(config.learning, view_size=None)
+    if name is None:
+        return replace(config, learning=learning)
+    if learning.optimiser == "muon":
+        learning = replace(learning, optimiser="adamw", learning_rate=1e-3, weight_decay=0.05)
+    if not name.startswith(("hf:", "timm:")):
+        return replace(config, learning=learning)
+    from osiris.models.pretrained import preprocessing
+
+    tuning = {"optimiser": "adamw", "learning_rate": 1e-4, "weight_decay": 0.05, "schedule": "cosine", "freeze": 0.5}
+    return replace(
+        config,
+        learning=replace(learning, warmup_epochs=0.1 * learning.epochs, **tuning),
+        data=replace(config.data, image_size=preprocessing(name).image_size),
+        evaluation=replace(config.evaluation, random_encoders=1),  # every seed starts from the same weights
+    )

@@ -29,7 +29,7 @@ from osiris.files import cache_directory, file_digest
 from osiris.framework.methods import Method
 from osiris.models import build_encoder
 from osiris.training.checkpoint import load_tensors, save_tensors
-from osiris.training.config import Config, to_dict
+from osiris.training.config import Config
 from osiris.training.engine import Engine, encoder_weights, first_task_images
 from osiris.training.run_directory import RunDirectory
 
@@ -83,15 +83,19 @@ def headline(numbers: Scores) -> dict[str, float | None]:
     return values | {"task level": numbers.task_level.accuracy}
 
 
-def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> Baseline | None:
-    """R_i of untrained encoders, without zero-initialised last norms, which would make every block the identity."""
-    identity = fingerprint(benchmark, config.evaluation, to_dict(config.encoder)).hash
+def baseline_of(config: Config, benchmark: Benchmark, device: torch.device, folder: Path) -> Baseline | None:
+    """R_i of untrained encoders, without zero-initialised last norms, which would make every block the identity.
+
+    Of a pretrained encoder, or a module with weights of its own: R_i of the encoder that the run starts from. It is
+    cached in `folder`, not for all runs, because its name does not tell whether its weights have changed.
+    """
+    identity = fingerprint(benchmark, config.evaluation, config.encoder.description).hash
     images = first_task_images(benchmark, config.encoder)
     return untrained_baseline(
         lambda seed: build_encoder(config.encoder, seed, zero_init_last=False, images=images),
         benchmark,
         config.evaluation,
-        cache_directory() / "baselines",
+        cache_directory() / "baselines" if config.encoder.encoder is None else folder,
         f"{identity}-threads{torch.get_num_threads()}",
         device,
     )
@@ -109,7 +113,7 @@ def summarise(
     names = sorted((name for name in digests if name.startswith("evaluation/")), key=lambda name: (len(name), name))
     evaluations = [read_record(directory.path / name, Scores) for name in names if "/task-" in name]
     curve = [read_record(directory.path / name, CurveScores) for name in names if "/curve-" in name]
-    identity = fingerprint(benchmark, config.evaluation, to_dict(config.encoder))
+    identity = fingerprint(benchmark, config.evaluation, config.encoder.description)
     continual, untrained = method.stream == "continual", baseline and baseline.protocols
     seed, preset = config.seed, config.preset
     return build_metrics(method.name, benchmark, seed, evaluations, untrained, identity, continual, curve, preset)

@@ -85,8 +85,8 @@ class Elastic(Term):
                 networks.objective(rep, (X,), context.tau).backward()
                 average_gradients(networks.parameters())
                 for into, parameter in zip(total, parameters):
-                    assert parameter.grad is not None
-                    into += parameter.grad.square()
+                    if parameter.grad is not None:  # otherwise it is frozen, or has no part in the features
+                        into += parameter.grad.square()
                 count += 1
         networks.zero_grad(set_to_none=True)
         scale = 1 / (count * normaliser([value / count for value in total], self.normaliser))

@@ -78,7 +78,7 @@ class Expert(_Snapshots):
         self.expert_past = Frozen(networks.encoder)
         networks.expert = (self.expert, self.projector)
         with scoped(seed, "init.adapter.expert"):
-            self.adapter = adapter(networks.encoder_config.features)
+            self.adapter = adapter(networks.features)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         plasticity = rep.networks.objective(rep, (X,), context.tau, encoder=self.expert, head=self.projector)
@@ -111,7 +111,7 @@ class Snapshot(_Snapshots):
     def attach(self, networks: Networks, seed: int) -> None:
         self.encoder_past = Frozen(networks.encoder)
         with scoped(seed, "init.adapter.past"):
-            self.adapter = adapter(networks.encoder_config.features)
+            self.adapter = adapter(networks.features)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         return losses.match(rep(X, head=self.adapter), rep(X, head=(), encoder=self.encoder_past))

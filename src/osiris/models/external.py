@@ -1,0 +1,128 @@
+"""Encoders that osiris does not define itself: a user's own module (`own:NAME`), and pretrained models by name.
+
+A run records the name of its encoder. Nothing that a file names is ever imported: a module of the user's own is found
+only if this process registered it, and pretrained models are built by the classes of transformers and timm alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from osiris.errors import UserError
+from osiris.models.config import ARCHITECTURES
+from osiris.models.normalisation import BatchNorm
+
+EncoderSource = str | nn.Module | Callable[[], nn.Module]
+"""A name, a module, or a function that builds one (a class without required arguments is one, too)."""
+Architecture = dict[str, Any]
+"""What a checkpoint records besides the name, JSON-ready: the config of a pretrained model, or a constructor's name."""
+
+
+@dataclass(frozen=True)
+class _Registered:
+    build: Callable[[], nn.Module]
+    constructor: str
+
+
+_registered: dict[str, _Registered] = {}
+
+
+def register_encoder(encoder: nn.Module | Callable[[], nn.Module], name: str | None = None) -> str:
+    """Make an encoder of your own known in this process, so that runs that used it can be loaded and continued.
+
+    Args:
+        encoder: A module from normalised images [B, 3, H, W] to features [B, D], or a function that builds one. A
+            function is called with a seeded generator: its weights depend on the seed of the run. A module is copied,
+            and every run starts from its weights.
+        name: Default: the name of the class or function.
+
+    Returns:
+        `own:NAME`, the value of the option `encoder`.
+    """
+    constructor = type(encoder) if isinstance(encoder, nn.Module) else encoder
+    while isinstance(constructor, partial):
+        constructor = constructor.func
+    name = name or getattr(constructor, "__name__", "encoder").strip("<>")
+    if not name.replace("-", "_").isidentifier():
+        raise UserError(f"{name!r} is not a name for an encoder; use letters, digits, - and _.")
+    place = getattr(constructor, "__module__", "?"), getattr(constructor, "__qualname__", type(constructor).__name__)
+    build = partial(copy.deepcopy, copy.deepcopy(encoder)) if isinstance(encoder, nn.Module) else encoder
+    _registered[f"own:{name}"] = _Registered(build, ".".join(place))
+    return f"own:{name}"
+
+
+def encoder_name(encoder: EncoderSource) -> str:
+    """The name of an encoder; a module or function is registered under it."""
+    return encoder if isinstance(encoder, str) else register_encoder(encoder)
+
+
+def is_pretrained(name: str) -> bool:
+    return name.startswith(("hf:", "timm:"))
+
+
+def build_external(name: str, architecture: Architecture | None = None) -> nn.Module:
+    """The encoder of this name; `architecture`: what a checkpoint records, to build it without its weights."""
+    if is_pretrained(name):
+        from osiris.models.pretrained import load_pretrained, rebuild
+
+        module = load_pretrained(name) if architecture is None else rebuild(name, architecture)
+    elif name in _registered:
+        module = _registered[name].build()
+        if not isinstance(module, nn.Module):
+            raise UserError(f"{name}: the function returned {type(module).__name__}, not a torch.nn.Module.")
+    elif name.startswith("own:"):
+        recorded = architecture["constructor"] if architecture and "constructor" in architecture else "?"
+        raise UserError(
+            f"{name} is an encoder of the user's own (recorded as {recorded}), unknown to this process. Pass the "
+            "same module or function again: osiris.register_encoder(...) to load the run, encoder=... to continue it."
+        )
+    else:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"unknown encoder {name!r}; use hf:NAME, timm:NAME, {known}, or a module in Python.")
+    return with_global_batch_norm(module)
+
+
+def architecture_of(name: str | None, encoder: nn.Module) -> Architecture:
+    """What a checkpoint must record to build this encoder again."""
+    if name is None:
+        return {}
+    if is_pretrained(name):
+        architecture = encoder.architecture
+        assert isinstance(architecture, dict)
+        return architecture
+    return {"constructor": _registered[name].constructor}
+
+
+def with_global_batch_norm(module: nn.Module) -> nn.Module:
+    """Torch's BatchNorm layers become ours, which use the batch of all processes; same parameters, same outputs."""
+    for layer in module.modules():
+        if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d):
+            layer.__class__ = BatchNorm
+    return module
+
+
+def freeze_layers(encoder: nn.Module, part: float) -> None:
+    """Stop training the first layers: a part (0 to 1) of the longest list of layers, and all that comes before it.
+
+    In a vision transformer these are the patch and position embeddings and the first blocks.
+    """
+    lists = [
+        (name, child) for name, child in encoder.named_modules() if isinstance(child, nn.ModuleList | nn.Sequential)
+    ]
+    if not lists:
+        raise UserError("--freeze needs an encoder with a list of layers (ModuleList or Sequential); leave it out.")
+    name, layers = max(lists, key=lambda item: len(item[1]))
+    prefix = f"{name}." if name else ""
+    trained = tuple(f"{prefix}{index}." for index in range(round(part * len(layers)), len(layers)))
+    inside = False
+    for parameter_name, parameter in encoder.named_parameters():
+        inside = inside or parameter_name.startswith(prefix)
+        if inside and (not parameter_name.startswith(prefix) or parameter_name.startswith(trained)):
+            return
+        parameter.requires_grad_(False)

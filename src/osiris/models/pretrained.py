@@ -1,0 +1,251 @@
+"""Pretrained encoders of Hugging Face transformers (`hf:NAME`) and timm (`timm:NAME`), from the hub or a directory.
+
+Weights are read from safetensors files only, and no code of a model repository is run. Both libraries are optional
+and are imported here, when an encoder of theirs is used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from osiris.errors import UserError
+from osiris.models.external import Architecture
+
+CLASS_TOKEN = ("vit", "deit", "vit_msn")
+"""Model types of transformers whose features are the class token after the last norm (their pooler is a classifier)."""
+POOLED = (
+    *("dinov2", "dinov2_with_registers", "dinov3_vit", "dinov3_convnext", "beit", "clip_vision_model"),
+    *("siglip_vision_model", "swin", "swinv2", "convnext", "convnextv2", "resnet", "regnet"),
+)
+"""Those whose features are `pooler_output`."""
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DEFAULT_SIZE = 224
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The images that a pretrained encoder expects."""
+
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def preprocessing(name: str) -> Preprocessing:
+    """From the model's own files; without a file that says so, 224 pixels and the statistics of ImageNet."""
+    library, _, model = name.partition(":")
+    if library == "timm":
+        config = _timm_model(model).config
+        record = {"image_mean": config.get("mean"), "image_std": config.get("std")}
+        size = (config.get("input_size") or (3, DEFAULT_SIZE))[-1]
+    else:
+        record = _json(model, "preprocessor_config.json")
+        config = _json(model, "config.json")
+        size = _side(record.get("crop_size")) or _side(record.get("size"))
+        size = size or _side(config.get("image_size") or config.get("vision_config", {}).get("image_size"))
+    mean, std = record.get("image_mean") or IMAGENET[0], record.get("image_std") or IMAGENET[1]
+    return Preprocessing(size or DEFAULT_SIZE, tuple(map(float, mean)), tuple(map(float, std)))
+
+
+def _side(size: Any) -> int | None:
+    """224, {"height": 224, "width": 224} or {"shortest_edge": 224}."""
+    if isinstance(size, dict):
+        size = size.get("height") or size.get("shortest_edge")
+    return int(size) if isinstance(size, int | float) else None
+
+
+def load_pretrained(name: str) -> nn.Module:
+    """The encoder with its pretrained weights."""
+    library, _, model = name.partition(":")
+    return _load_timm(model) if library == "timm" else _load_transformers(model)
+
+
+def rebuild(name: str, architecture: Architecture) -> nn.Module:
+    """The encoder without weights, from what a checkpoint records. Neither the hub nor a directory is needed."""
+    try:
+        if name.startswith("timm:"):
+            return TimmEncoder(_create_timm(architecture["timm"]))
+        from_record = _transformers("AutoConfig").for_model
+        record = {key: value for key, value in architecture["transformers"].items() if "attn_implementation" not in key}
+        config = _checked(from_record(**record), name)
+        return TransformersEncoder(_transformers("AutoModel").from_config(config, dtype=torch.float32))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the checkpoint does not describe its encoder {name} completely ({error}).") from error
+
+
+class TransformersEncoder(nn.Module):
+    """A vision model of transformers, which is `.model`: normalised images to features."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        config: Any = model.config
+        self.class_token = config.model_type in CLASS_TOKEN
+        if self.class_token:
+            model.pooler = None  # a head for classification, without a part in the features
+        resizes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+        self.options = {"interpolate_pos_encoding": True} if resizes else {}
+
+    @property
+    def architecture(self) -> Architecture:
+        config: Any = self.model.config
+        return {"transformers": json.loads(config.to_json_string(use_diff=False))}
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs = self.model(pixel_values=images, **self.options)
+        return outputs.last_hidden_state[:, 0] if self.class_token else outputs.pooler_output.flatten(1)
+
+
+def _transformers(name: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(
+            f"--encoder hf:... needs transformers ({error}). Install it: pip install 'osiris-ucl[transformers]'"
+        ) from None
+    transformers.utils.logging.disable_progress_bar()
+    return getattr(transformers, name)
+
+
+def _load_transformers(model: str) -> nn.Module:
+    try:
+        config = _transformers("AutoConfig").from_pretrained(model, trust_remote_code=False)
+        config = _checked(getattr(config, "vision_config", config), f"hf:{model}")
+        network, info = _transformers("AutoModel").from_pretrained(
+            model, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"hf:{model} cannot be loaded: {reason} Give the name of a model on the hub that has safetensors weights, "
+            "or a directory with config.json and model.safetensors."
+        ) from error
+    encoder = TransformersEncoder(network)
+    missing = sorted({f"model.{key}" for key in info["missing_keys"]} & encoder.state_dict().keys())
+    if missing:
+        raise UserError(
+            f"hf:{model} has no weights for {missing[0]} and {len(missing) - 1} others of {config.model_type}."
+        )
+    return encoder
+
+
+def _checked(config: Any, name: str) -> Any:
+    """The config of a vision model whose features are known, without the kernels that a file might name."""
+    if config.model_type not in (*CLASS_TOKEN, *POOLED):
+        supported = ", ".join((*CLASS_TOKEN, *POOLED))
+        raise UserError(
+            f"{name} is a model of the type {config.model_type}; supported are {supported}. Wrap it in a module from "
+            "images to features and pass that in Python (encoder=...)."
+        )
+    config._attn_implementation = None
+    return config
+
+
+class TimmEncoder(nn.Module):
+    """A model of timm without its classifier, which is `.model`: normalised images to features."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.architecture: Architecture = {"timm": str(model.default_cfg["architecture"])}  # pyright: ignore[reportIndexIssue]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images)
+
+
+@dataclass(frozen=True)
+class _TimmModel:
+    architecture: str
+    config: dict[str, Any]
+    """mean, std, input_size, classifier, as timm calls them."""
+    repository: str
+    """Of the hub, or a directory."""
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:  # torchvision beside a CPU-only torch raises RuntimeError
+        raise UserError(
+            f"--encoder timm:... needs timm and torchvision ({error}). Install them: pip install 'osiris-ucl[timm]'"
+        ) from None
+    return timm
+
+
+def _timm_model(model: str) -> _TimmModel:
+    if Path(model).is_dir():
+        record = _json(model, "config.json")
+        if "architecture" not in record:
+            raise UserError(
+                f"{model}/config.json names no timm architecture; use a directory as timm's hub pages have."
+            )
+        return _TimmModel(record["architecture"], record.get("pretrained_cfg", {}), model)
+    config = _timm().get_pretrained_cfg(model)
+    if config is None or not config.hf_hub_id:
+        raise UserError(
+            f"timm:{model}: timm knows no pretrained weights of this name on the hub (timm.list_pretrained)."
+        )
+    return _TimmModel(model, config.to_dict(), config.hf_hub_id)
+
+
+def _create_timm(architecture: str) -> nn.Module:
+    if not re.fullmatch(r"[\w.]+", architecture):  # such as hf-hub:..., which would be fetched
+        raise UserError(f"{architecture!r} is not the name of a timm architecture.")
+    try:
+        return _timm().create_model(architecture, pretrained=False, num_classes=0)
+    except RuntimeError as error:
+        raise UserError(f"timm:{architecture} cannot be built: {error}") from error
+
+
+def _load_timm(model: str) -> nn.Module:
+    found = _timm_model(model)
+    weights = _file(found.repository, "model.safetensors")
+    if weights is None:
+        raise UserError(f"timm:{model}: {found.repository} has no model.safetensors; other formats are not read.")
+    network = _create_timm(found.architecture)
+    heads = found.config.get("classifier") or ()
+    heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    state = {
+        key: value for key, value in load_file(weights).items() if not key.startswith(tuple(f"{h}." for h in heads))
+    }
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(
+            f"timm:{model}: {weights} does not fit the architecture {found.architecture}: {error}"
+        ) from error
+    return TimmEncoder(network)
+
+
+def _json(model: str, name: str) -> dict[str, Any]:
+    path = _file(model, name)
+    try:
+        return {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}.") from None
+
+
+def _file(model: str, name: str) -> Path | None:
+    """A file of a model: in its directory, or on the hub (and then in the hub's cache)."""
+    if Path(model).is_dir():
+        return path if (path := Path(model) / name).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(model, name))
+    except LocalEntryNotFoundError as error:  # offline
+        raise UserError(f"{model} is neither a directory nor in the cache, and the hub cannot be reached.") from error
+    except EntryNotFoundError:
+        return None
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise UserError(f"{model} is neither a directory nor a model on the hub ({type(error).__name__}).") from error
