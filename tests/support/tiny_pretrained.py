@@ -22,7 +22,7 @@ def save_vision_model(folder: Path, kind: str) -> Path:
             config = transformers.CLIPConfig(vision_config=vision, text_config=text, projection_dim=8)
         elif kind == "resnet":
             config = transformers.ResNetConfig(
-                embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", image_size=16
+                embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
             )
         else:
             options = {"mlp_ratio": 2, "use_mask_token": False} if kind == "dinov2" else {"intermediate_size": 32}

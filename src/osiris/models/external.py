@@ -48,7 +48,7 @@ def register_encoder(encoder: nn.Module | Callable[[], nn.Module], name: str | N
     constructor = type(encoder) if isinstance(encoder, nn.Module) else encoder
     while isinstance(constructor, partial):
         constructor = constructor.func
-    name = name or getattr(constructor, "__name__", "encoder").strip("<>")
+    name = name or str(getattr(constructor, "__name__", "encoder")).strip("<>")
     if not name.replace("-", "_").isidentifier():
         raise UserError(f"{name!r} is not a name for an encoder; use letters, digits, - and _.")
     place = getattr(constructor, "__module__", "?"), getattr(constructor, "__qualname__", type(constructor).__name__)

@@ -6,6 +6,7 @@ and are imported here, when an encoder of theirs is used.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
@@ -53,7 +54,12 @@ def preprocessing(name: str) -> Preprocessing:
         size = _side(record.get("crop_size")) or _side(record.get("size"))
         size = size or _side(config.get("image_size") or config.get("vision_config", {}).get("image_size"))
     mean, std = record.get("image_mean") or IMAGENET[0], record.get("image_std") or IMAGENET[1]
-    return Preprocessing(size or DEFAULT_SIZE, tuple(map(float, mean)), tuple(map(float, std)))
+    return Preprocessing(size or DEFAULT_SIZE, _channels(mean), _channels(std))
+
+
+def _channels(values: Any) -> tuple[float, float, float]:
+    red, green, blue = map(float, values)
+    return red, green, blue
 
 
 def _side(size: Any) -> int | None:
@@ -85,11 +91,10 @@ def rebuild(name: str, architecture: Architecture) -> nn.Module:
 class TransformersEncoder(nn.Module):
     """A vision model of transformers, which is `.model`: normalised images to features."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        config: Any = model.config
-        self.class_token = config.model_type in CLASS_TOKEN
+        self.class_token = model.config.model_type in CLASS_TOKEN
         if self.class_token:
             model.pooler = None  # a head for classification, without a part in the features
         resizes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
@@ -97,8 +102,7 @@ class TransformersEncoder(nn.Module):
 
     @property
     def architecture(self) -> Architecture:
-        config: Any = self.model.config
-        return {"transformers": json.loads(config.to_json_string(use_diff=False))}
+        return {"transformers": json.loads(self.model.config.to_json_string(use_diff=False))}
 
     def forward(self, images: Tensor) -> Tensor:
         outputs = self.model(pixel_values=images, **self.options)
@@ -153,10 +157,10 @@ def _checked(config: Any, name: str) -> Any:
 class TimmEncoder(nn.Module):
     """A model of timm without its classifier, which is `.model`: normalised images to features."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.architecture: Architecture = {"timm": str(model.default_cfg["architecture"])}  # pyright: ignore[reportIndexIssue]
+        self.architecture: Architecture = {"timm": str(model.default_cfg["architecture"])}
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images)
@@ -173,7 +177,7 @@ class _TimmModel:
 
 def _timm() -> Any:
     try:
-        import timm
+        timm = importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:  # torchvision beside a CPU-only torch raises RuntimeError
         raise UserError(
             f"--encoder timm:... needs timm and torchvision ({error}). Install them: pip install 'osiris-ucl[timm]'"
