@@ -86,7 +86,7 @@ def test_the_last_norm_of_each_block_starts_at_zero() -> None:
         assert (block.bn2.get_parameter("weight") == 0).all() and (block.bn1.get_parameter("weight") == 1).all()
     plain = build_encoder(EncoderConfig(width=8), seed=3, zero_init_last=False)
     assert all((m.bn2.get_parameter("weight") == 1).all() for m in plain.modules() if isinstance(m, Block))
-    assert torch.equal(plain.conv1.get_parameter("weight"), encoder.conv1.get_parameter("weight"))
+    assert torch.equal(plain.get_parameter("conv1.weight"), encoder.get_parameter("conv1.weight"))
 
 
 def test_kaiming_fan_out() -> None:
