@@ -48,7 +48,7 @@ def test_import_is_fast_and_does_not_import_torch():
 
 
 def test_a_run_gives_metrics_encoder_and_features(run: osiris.Run, bench: osiris.Benchmark):
-    assert 0 <= (run.metrics["class-agnostic"].A or -1) <= 100 and run.seed == 1 and run.benchmark == "tiny"
+    assert 0 <= (run.metrics["class-agnostic"].A or -1) <= 100 and run.seed == 1 and run.metrics.benchmark == "tiny"
     assert run.metrics.fingerprint.k == 3
     encoder = run.encoder(task=-1)
     assert encoder(torch.zeros(2, 3, 16, 16)).shape == (2, 64) and not encoder.training
@@ -108,7 +108,7 @@ def test_an_own_encoder_is_trained_resumed_and_loaded(
     run = osiris.train("osiris-d", bench, out=tmp_path / "resumed", **options)
     expected = whole.encoder().state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in run.encoder().state_dict().items())
-    assert run.metrics.plain() == whole.metrics.plain() and run.fingerprint.encoder == {"encoder": "own:Small"}
+    assert run.metrics.plain() == whole.metrics.plain() and run.metrics.fingerprint.encoder == {"encoder": "own:Small"}
     monkeypatch.setattr(external, "_registered", {})  # another process
     with pytest.raises(osiris.UserError, match=r"own:Small .*test_api\.Small.*register_encoder"):
         osiris.load_run(run.path).encoder()

@@ -364,7 +364,7 @@ def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.M
         built.append(make(0))
 
     monkeypatch.setattr(run_evaluation, "untrained_baseline", keep)
-    run_evaluation.baseline_of(SETTINGS, benchmark(), torch.device("cpu"))
+    run_evaluation.baseline_of(SETTINGS, benchmark(), torch.device("cpu"), Path())
     weights = [value for name, value in built[0].named_parameters() if value.ndim == 1 and name.endswith("weight")]
     assert weights and all(bool((value == 1).all()) for value in weights)
     zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]
