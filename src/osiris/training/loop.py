@@ -13,27 +13,26 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from osiris import processes
 from osiris.console import notice, warn
-from osiris.data.benchmark import Benchmark, content_differences
+from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
-from osiris.errors import Diverged, Stopped, UserError
+from osiris.errors import Diverged, Stopped
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import collapsed
-from osiris.evaluation.metrics_file import RunMetrics, write_record
-from osiris.files import file_digest, write_json
+from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.framework.objectives import is_collapsed
 from osiris.models import EncoderConfig
-from osiris.models.external import architecture_of, is_pretrained
+from osiris.models.external import is_pretrained
 from osiris.models.pretrained import preprocessing
-from osiris.training import checkpoint, run_evaluation
-from osiris.training.config import Config, to_dict
+from osiris.training import checkpoint
+from osiris.training.config import Config
 from osiris.training.devices import choose_device, prepare_device, share_thread_count
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory
@@ -41,25 +40,14 @@ from osiris.training.first_task import FirstTask, Progress
 from osiris.training.interrupt import Interrupt
 from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
-from osiris.training.run_directory import RunDirectory, differences, settings
+from osiris.training.run_directory import RunDirectory
+from osiris.training.run_evaluation import baseline_of, evaluate_encoder, headline
+from osiris.training.run_files import Position, RunFiles, finished_metrics
 from osiris.training.schedule import Phase, check_sizes, phases
 from osiris.training.tracking import Tracker
 
 Extension = tuple[Benchmark, list[Phase]]
 """A benchmark with the images of one more task, and the phases of all tasks."""
-
-
-@dataclass
-class Position:
-    """Where a run is: a task, a stage of it, and the steps done in it."""
-
-    task: int = 0
-    stage: str = "train"
-    """train, curve (an evaluation between two steps), end, evaluate"""
-    step: int = 0
-    bad_steps: int = 0
-    seconds: float = 0.0
-    """Time so far, over all starts."""
 
 
 def train(
@@ -122,7 +110,7 @@ def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | 
     """(the state to continue from, the metrics of a finished run)"""
     state = checkpoint.load_for_all(directory.checkpoints)
     digests = None if state is None else state["files"]
-    metrics = processes.on_first(run_evaluation.finished_metrics, directory, digests)
+    metrics = processes.on_first(finished_metrics, directory, digests)
     if directory.owner and state is None and metrics is None and directory.log.exists():
         warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
     return state, metrics
@@ -162,26 +150,28 @@ class Training:
         benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         self.benchmark = normalised_for(config.encoder, benchmark, state)
         learning = config.learning
-        self.position, self.files, log_position = Position(), dict[str, str](), 0
+        self.position, log_position = Position(), 0
         self.collapsed_in: int | None = None
         with processes.together():
-            self.growing = plan is not None
             self.phases = plan or phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
             present = [phase for phase in self.phases if len(phase.indices)]
             notices = [*self.benchmark.notices, *check_sizes(present, self.method, learning)]
             architecture = None if state is None else state.get("architecture")
             self.engine = Engine(config, self.method, self.benchmark, self.device, architecture)
-            self.architecture = architecture_of(config.encoder.encoder, self.engine.networks.encoder)
+            self.files = RunFiles(directory, self.engine)
             check_memory(self.engine, present)
             if state is not None:
-                log_position = self._restore(state)
+                self.position, log_position = self.files.restore(state, growing=plan is not None), state["log"]
             elif config.engine.init is not None:
                 self.engine.initialise(config.engine.init)
             if directory.owner:
+                if state is not None:
+                    task = min(self.position.task + 1, len(self.phases))
+                    notice(f"continuing {directory.path} in task {task} at step {self.position.step}")
                 for text in notices:
                     notice(text)
                 directory.record(config, method_to_dict(self.method), str(self.device), processes.world_size())
-                run_evaluation.repair_evaluations(self.engine, directory, self.files, possible=not self.growing)
+                self.files.repair_evaluations(possible=plan is None)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
         self.first_task = FirstTask(first_task, self.engine)
@@ -209,7 +199,7 @@ class Training:
                     with self.interrupt.at_once():
                         self.engine.model.end_task(self.engine.task_context(phase, phase.steps))
                     self._advance("evaluate")
-                processes.on_first(self._write_weights, phase.task)
+                processes.on_first(self.files.write_weights, phase.task)
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
             return self._finish()
@@ -301,41 +291,27 @@ class Training:
 
     def _report(self, name: str, phase: Phase, step: int, features: Features) -> None:
         """Every number of this checkpoint, to disk and to the log."""
-        evaluation = run_evaluation.evaluate_encoder(self.engine, self.engine.networks.encoder, features)
-        folder, total = self.directory.evaluation, self.meter.total(phase, step)
-        self.directory.require_present()
+        evaluation = evaluate_encoder(self.engine, self.engine.networks.encoder, features)
+        where = {"task": phase.task, "step": step, "total_step": self.meter.total(phase, step)}
         if name.startswith("curve"):
-            where = {"task": phase.task, "step": step, "total_step": total}
-            write_json(folder / f"{name}.json", where | evaluation.numbers.plain())
+            self.files.write_curve_point(name, where, evaluation)
         else:
-            run_evaluation.write_evaluation(folder, name, features, evaluation, self.config.evaluation.keep_features)
-        self._remember(folder / f"{name}.json")
+            self.files.write_task_evaluation(name, features, evaluation)
         message = collapsed(evaluation.numbers.health)
         if message:
             warn(message)
-        where = {"task": phase.task + 1, "tasks": len(self.phases), "step": step, "total_step": total}
-        self._emit({"event": "evaluation", **where, "shown": run_evaluation.headline(evaluation.numbers)})
+        where |= {"task": phase.task + 1, "tasks": len(self.phases)}
+        self._emit({"event": "evaluation", **where, "shown": headline(evaluation.numbers)})
 
     def _measure_baseline(self) -> None:
         """Untrained encoders, for T. Cached: this takes time once for each benchmark and encoder."""
         with self.interrupt.at_once():
             folder = self.directory.evaluation
-            self.baseline = processes.on_first(
-                run_evaluation.baseline_of, self.config, self.benchmark, self.device, folder
-            )
+            self.baseline = processes.on_first(baseline_of, self.config, self.benchmark, self.device, folder)
 
     def _finish(self) -> RunMetrics | None:
-        metrics = processes.on_first(self._write_metrics)
+        metrics = processes.on_first(self.files.write_metrics, self.baseline)
         self._save()
-        return metrics
-
-    def _write_metrics(self) -> RunMetrics:
-        metrics = run_evaluation.summarise(
-            self.config, self.method, self.benchmark, self.directory, self.files, self.baseline
-        )
-        self.directory.require_present()
-        write_record(self.directory.metrics, metrics)
-        self._remember(self.directory.metrics)
         return metrics
 
     def _emit(self, record: dict[str, Any] | None) -> None:
@@ -343,65 +319,7 @@ class Training:
             for logger in self.loggers:
                 logger.log(record)
 
-    def _remember(self, path: Path) -> None:
-        """The state knows the digest of a file that enters the metrics."""
-        self.files[path.relative_to(self.directory.path).as_posix()] = file_digest(path)
-
     def _save(self) -> None:
-        processes.on_first(self._write_state)
-        self.saved = time.monotonic()
-
-    def _write_state(self) -> None:
-        assert self.log is not None
-        self.directory.require_present()
         self.position.seconds = self.meter.seconds
-        state = {
-            "engine": self.engine.state(),
-            "position": vars(self.position),
-            "log": self.log.position,
-            "run": settings(self.config),
-            "data": list(self.benchmark.contents),
-            "files": self.files,
-            "normalisation": [list(self.benchmark.mean), list(self.benchmark.std)],
-            "architecture": self.architecture,
-        }
-        checkpoint.save_state(self.directory.checkpoints, state)
-
-    def _write_weights(self, task: int) -> None:
-        """f, g and h after a task."""
-        self.directory.require_present()
-        metadata = {
-            "encoder": to_dict(self.config.encoder),
-            "architecture": self.architecture,
-            "projector": to_dict(self.config.projector),
-            "mean": self.benchmark.mean,
-            "std": self.benchmark.std,
-            "image_size": self.benchmark.train.images.shape[1],
-            "task": task,
-        }
-        path = self.directory.weights(task)
-        checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
-        self._remember(path)
-
-    def _restore(self, state: dict[str, Any]) -> int:
-        """Continue from a state, if it belongs to this run and this data; returns the position in the log."""
-        folder = self.directory.checkpoints
-        other_run = differences(state["run"], settings(self.config))
-        if other_run:
-            raise UserError(
-                f"the checkpoint in {folder} belongs to another run: {other_run}. Put the right one back, or remove "
-                "latest.pt and previous.pt to start again."
-            )
-        contents = self.benchmark.contents
-        other_data = content_differences(state["data"], contents[: len(state["data"])] if self.growing else contents)
-        if other_data:
-            raise UserError(
-                f"the images of {self.benchmark.name} have changed since this run was saved: "
-                f"{'; '.join(other_data[:4])}. Restore them to continue, or start a new run with another --out."
-            )
-        self.engine.restore(state["engine"])
-        self.position, self.files = Position(**state["position"]), dict(state["files"])
-        if self.directory.owner:
-            task = min(self.position.task + 1, len(self.phases))
-            notice(f"continuing {self.directory.path} in task {task} at step {self.position.step}")
-        return int(state["log"])
+        processes.on_first(lambda: self.files.write_state(self.position, self.log.position if self.log else 0))
+        self.saved = time.monotonic()

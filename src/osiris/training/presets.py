@@ -42,7 +42,7 @@ def fast(benchmark: str) -> Config:
 
 
 def fast_long(benchmark: str) -> Config:
-    """`fast` for about an hour: an encoder twice as wide, more epochs. (A third stage makes it worse, see docs/log.md.)"""
+    """`fast` for about an hour: an encoder twice as wide, more epochs. A third stage makes it worse (docs/log.md)."""
     encoder = EncoderConfig(family="fast", width=128, blocks=(1, 1))
     return _fast("fast-long", benchmark, encoder, epochs=20 if own_data(benchmark) else 6, learning_rate=0.03)
 

@@ -1,0 +1,172 @@
+"""What a run writes and reads again: its state, the weights and the evaluation of each task, and its metrics."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osiris.console import warn
+from osiris.data.benchmark import content_differences
+from osiris.errors import UserError
+from osiris.evaluation.baselines import Baseline
+from osiris.evaluation.evaluate import Evaluation
+from osiris.evaluation.features import Features, embed_benchmark
+from osiris.evaluation.fingerprint import fingerprint
+from osiris.evaluation.metrics_file import CurveScores, RunMetrics, Scores, build_metrics, read_record, write_record
+from osiris.files import file_digest, write_json
+from osiris.models.external import architecture_of
+from osiris.training import checkpoint
+from osiris.training.config import to_dict
+from osiris.training.engine import Engine, encoder_weights
+from osiris.training.run_directory import RunDirectory, differences, settings
+from osiris.training.run_evaluation import evaluate_encoder, write_evaluation
+
+
+@dataclass
+class Position:
+    """Where a run is: a task, a stage of it, and the steps done in it."""
+
+    task: int = 0
+    stage: str = "train"
+    """train, curve (an evaluation between two steps), end, evaluate"""
+    step: int = 0
+    bad_steps: int = 0
+    seconds: float = 0.0
+    """Time so far, over all starts."""
+
+
+class RunFiles:
+    """The files of one run. Its state holds a digest of each file that enters the metrics."""
+
+    def __init__(self, directory: RunDirectory, engine: Engine) -> None:
+        self.directory, self.engine = directory, engine
+        self.architecture = architecture_of(engine.config.encoder.encoder, engine.networks.encoder)
+        self.digests: dict[str, str] = {}
+        """By path in the run directory."""
+
+    def _record(self, path: Path) -> None:
+        self.digests[path.relative_to(self.directory.path).as_posix()] = file_digest(path)
+
+    def write_state(self, position: Position, log_position: int) -> None:
+        self.directory.require_present()
+        benchmark = self.engine.benchmark
+        state = {
+            "engine": self.engine.state(),
+            "position": vars(position),
+            "log": log_position,
+            "run": settings(self.engine.config),
+            "data": list(benchmark.contents),
+            "files": self.digests,
+            "normalisation": [list(benchmark.mean), list(benchmark.std)],
+            "architecture": self.architecture,
+        }
+        checkpoint.save_state(self.directory.checkpoints, state)
+
+    def restore(self, state: dict[str, Any], growing: bool) -> Position:
+        """Continue from a state, if it belongs to this run and this data; `growing`: the data has one more task."""
+        other_run = differences(state["run"], settings(self.engine.config))
+        if other_run:
+            raise UserError(
+                f"the checkpoint in {self.directory.checkpoints} belongs to another run: {other_run}. Put the right "
+                "one back, or remove latest.pt and previous.pt to start again."
+            )
+        contents = self.engine.benchmark.contents
+        other_data = content_differences(state["data"], contents[: len(state["data"])] if growing else contents)
+        if other_data:
+            raise UserError(
+                f"the images of {self.engine.benchmark.name} have changed since this run was saved: "
+                f"{'; '.join(other_data[:4])}. Restore them to continue, or start a new run with another --out."
+            )
+        self.engine.restore(state["engine"])
+        self.digests = dict(state["files"])
+        return Position(**state["position"])
+
+    def write_weights(self, task: int) -> None:
+        """f, g and h after a task."""
+        self.directory.require_present()
+        config, benchmark = self.engine.config, self.engine.benchmark
+        metadata = {
+            "encoder": to_dict(config.encoder),
+            "architecture": self.architecture,
+            "projector": to_dict(config.projector),
+            "mean": benchmark.mean,
+            "std": benchmark.std,
+            "image_size": benchmark.train.images.shape[1],
+            "task": task,
+        }
+        path = self.directory.weights(task)
+        checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
+        self._record(path)
+
+    def write_task_evaluation(self, name: str, features: Features, evaluation: Evaluation) -> None:
+        self.directory.require_present()
+        keep = self.engine.config.evaluation.keep_features
+        write_evaluation(self.directory.evaluation, name, features, evaluation, keep)
+        self._record(self.directory.evaluation / f"{name}.json")
+
+    def write_curve_point(self, name: str, where: dict[str, int], evaluation: Evaluation) -> None:
+        """An evaluation between two steps."""
+        self.directory.require_present()
+        path = self.directory.evaluation / f"{name}.json"
+        write_json(path, where | evaluation.numbers.plain())
+        self._record(path)
+
+    def repair_evaluations(self, possible: bool) -> None:
+        """Compute damaged or missing evaluations of earlier tasks again from their weights; `possible`: the images of
+        these tasks are available."""
+        for name in [name for name in self.digests if name.startswith("evaluation/")]:
+            path = self.directory.path / name
+            if path.exists() and file_digest(path) == self.digests[name]:
+                continue
+            weights = self.directory.checkpoints / f"{path.stem}.safetensors"
+            if path.stem.startswith("curve") or not possible:
+                warn(f"{path} is damaged or missing, and cannot be computed again; metrics.json will not have it.")
+                del self.digests[name]
+            elif weights.exists() and file_digest(weights) == self.digests.get(f"checkpoints/{weights.name}"):
+                warn(f"{path} is damaged or missing; it is computed again from {weights}.")
+                engine, encoder = self.engine, copy.deepcopy(self.engine.networks.encoder)
+                encoder.load_state_dict(encoder_weights(checkpoint.load_tensors(weights)[0]))
+                features = embed_benchmark(encoder, engine.benchmark, engine.device)
+                evaluation = evaluate_encoder(engine, encoder, features)
+                write_evaluation(self.directory.evaluation, path.stem, features, evaluation, False)
+                self._record(path)
+            else:
+                raise UserError(
+                    f"{path} is damaged or missing, and {weights}, from which it could be computed again, is too. "
+                    f"Restore one of them from a copy, or remove {self.directory.path} to start again."
+                )
+
+    def write_metrics(self, baseline: Baseline | None) -> RunMetrics:
+        """metrics.json, from the evaluations of all tasks and the points of the curve."""
+        config, method, benchmark = self.engine.config, self.engine.method, self.engine.benchmark
+        names = sorted((name for name in self.digests if name.startswith("evaluation/")), key=lambda n: (len(n), n))
+        folder = self.directory.path
+        metrics = build_metrics(
+            method.name,
+            benchmark,
+            config.seed,
+            [read_record(folder / name, Scores) for name in names if "/task-" in name],
+            baseline and baseline.protocols,
+            fingerprint(benchmark, config.evaluation, config.encoder.description),
+            method.stream == "continual",
+            [read_record(folder / name, CurveScores) for name in names if "/curve-" in name],
+            config.preset,
+        )
+        self.directory.require_present()
+        write_record(self.directory.metrics, metrics)
+        self._record(self.directory.metrics)
+        return metrics
+
+
+def finished_metrics(directory: RunDirectory, digests: dict[str, str] | None) -> RunMetrics | None:
+    """The metrics of a finished run; None if there are none yet, or if they must be computed again. `digests`: those of
+    the state, or None if the user has removed the checkpoints of a finished run."""
+    if not directory.metrics.exists():
+        return None
+    if digests is None or digests.get("metrics.json") == file_digest(directory.metrics):
+        return read_record(directory.metrics, RunMetrics)
+    if "metrics.json" in digests:
+        warn(f"{directory.metrics} is damaged or was changed; it is computed again from {directory.evaluation}.")
+    return None
