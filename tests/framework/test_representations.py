@@ -43,7 +43,7 @@ def test_embeddings_equal_one_pass_per_image() -> None:
 
 @pytest.mark.parametrize(("size", "finite"), [(1e10, True), (1e25, False)])
 def test_embeddings_too_large_to_normalise_are_not_finite(size: float, finite: bool) -> None:
-    """Their length overflows. Zero vectors would give a finite loss without a gradient, which nobody notices."""
+    """Their length overflows. Zero vectors would give a finite loss without a gradient, which would go unnoticed."""
     nets = networks().float()
     with torch.no_grad():
         nets.heads["g"].get_parameter("fc2.weight").mul_(size)

@@ -224,7 +224,7 @@ class Unusual(Term):
         return self.get_buffer("level") * kept + losses.match(first, second)
 
 
-def test_a_term_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_term_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ZOO, "unusual", ZOO["ft"] | past(Unusual()))
     row = next(row for row in all_facts(EncoderConfig(width=8), PROJECTOR, 50, 16) if row.name == "unusual")
     assert {key: str(cost) for key, cost in row.cost.items()} == {"f: X": "2+2", "f: Y": "1.5+1.5", "f*: Y": "1.5+0"}

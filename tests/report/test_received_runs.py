@@ -1,4 +1,4 @@
-"""Runs from strangers: hostile text is harmless wherever it stands, and damaged runs are named and left out."""
+"""Received runs: hostile text is harmless everywhere, and damaged runs are named and left out."""
 
 from __future__ import annotations
 

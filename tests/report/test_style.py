@@ -37,7 +37,7 @@ def test_every_method_of_the_zoo_has_its_own_look():
     assert len(set(zoo)) == len(zoo) and len(looks) == len(METHODS), "told apart without colour"
 
 
-def test_variants_and_strangers_keep_a_look_of_their_own():
+def test_variants_and_unknown_methods_have_a_look_of_their_own():
     assert style_of("osiris-d (BatchNorm)") is METHODS["osiris-d"]
     assert style_of("osiris-d (epochs=48)") in SPARE
     assert style_of("my-method") is style_of("my-method")

@@ -1,4 +1,4 @@
-"""A grid on this machine: what is missing is completed, a failure stops nobody else, kills change no bit."""
+"""A grid on this machine: what is missing is completed, a failed run does not stop the others, kills change no bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_cores_are_divided():
     assert len(divide_cores(3 * len(cores))) == 3 * len(cores)
 
 
-def test_a_failing_run_stops_nobody_else_and_is_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_failing_run_does_not_stop_the_others_and_is_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """A memory of 4 images is too small for er, which a run notices only after it has started."""
     arguments = ["sweep", "--methods", "er", "ft", "--seeds", "0", "--preset", "smoke", "--out", str(tmp_path)]
     arguments += ["--set", "memory_size=4", *(f"{name}={value[0]}" for name, value in SMALL.items()), "--jobs", "1"]

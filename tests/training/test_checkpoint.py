@@ -52,7 +52,7 @@ def flip(path: Path) -> None:
 
 
 def replace(path: Path) -> None:
-    torch.save({"somebody": "else's"}, path)
+    torch.save({"another": "file"}, path)
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, flip, replace])
@@ -72,7 +72,7 @@ def test_a_damaged_newest_one_falls_back_with_a_notice(
         checkpoint.load_state(tmp_path)
 
 
-def test_a_missing_newest_one_is_no_loss(tmp_path: Path) -> None:
+def test_the_previous_one_serves_where_the_newest_is_missing(tmp_path: Path) -> None:
     """The instant between the two renames of a save."""
     checkpoint.save_state(tmp_path, state(0))
     (tmp_path / "latest.pt").rename(tmp_path / "previous.pt")

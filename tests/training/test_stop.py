@@ -19,7 +19,7 @@ from tiny_runs import arguments, assert_same_run
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"the condition was not met within {seconds} seconds"
         time.sleep(0.02)
 
 
@@ -81,7 +81,7 @@ def test_two_processes_cannot_have_one_directory(server: ForkServer, arrays: str
     assert f"in use by process {pid}" in output.read_text()
     os.kill(pid, signal.SIGKILL)
     server.wait(pid)
-    assert (run / ".lock").read_text() != ""  # stale, and no hindrance
+    assert (run / ".lock").read_text() != ""  # stale, and ignored
     pid = server.start("command", tmp_path / "first", arguments=typed)
     wait_for(lambda: str(pid) in (run / ".lock").read_text())
     time.sleep(0.5)

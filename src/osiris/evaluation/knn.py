@@ -119,8 +119,8 @@ def vote(similarity: Tensor, classes: Tensor, class_count: int, temperature: flo
 def rank(votes: Tensor, allowed: Tensor | None = None) -> Tensor:
     """int64 [rows, 5]: classes by falling vote, equal votes by rising index, -1 for classes without a vote.
 
-    With `allowed` (bool, broadcast over rows) other classes are out of the question. If then nobody voted for any
-    allowed class, the first place goes to the lowest of them: all are tied at zero.
+    With `allowed` (bool, broadcast over rows) all other classes are excluded. If no neighbour has an allowed class, the
+    lowest allowed class comes first: all are tied at zero.
     """
     if allowed is not None:
         votes = votes.masked_fill(~allowed, -1)

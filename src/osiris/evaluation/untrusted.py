@@ -1,6 +1,6 @@
-"""Text from files that somebody else may have written: printable, short, and safe as a file name.
+"""Text from files that other people may have written: printable, short, and safe as a file name.
 
-A run directory may come from a stranger. Templates escape HTML and figures escape their own text. What remains are
+A run directory may be received from anybody. Templates escape HTML and figures escape their own text. What remains are
 control characters, endless strings, and names that would become paths.
 """
 
