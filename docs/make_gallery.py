@@ -37,8 +37,8 @@ WIDTH = 1500
 """Pixels at most."""
 HEAD = """# Gallery
 
-Every figure below is a file of one report, made by one command from run directories alone. The page itself,
-`report.html`, also has the tables, the claims of the paper judged by these runs, and the command of every run.
+Figures of one report, made by one command from run directories. The page itself, `report.html`, also has the tables, the
+claims of the paper tested on these runs, and the command of every run.
 
 ```
 {commands}
