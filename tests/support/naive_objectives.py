@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import naive
+from osiris.framework.representations import Unit
 from osiris.models.normalisation import BatchNorm
 
 Views = list[Tensor]
@@ -19,6 +20,8 @@ def through(head: nn.Module, rows: Tensor) -> Tensor:
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
             rows = rows @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+        elif isinstance(layer, Unit):
+            rows = torch.stack([naive.unit(row) for row in rows])
         elif isinstance(layer, nn.ReLU):
             rows = rows.clamp(min=0)
         elif isinstance(layer, BatchNorm):
@@ -112,6 +115,47 @@ def simsiam(predictions: Views, z: Views) -> Tensor:
     return -(parts[0] + parts[1]) / 2
 
 
+def mocov2(z: Views, keys: Views, queue: Tensor, tau: float = 0.2) -> Tensor:
+    """Cross-entropy of the key of the other view among it and the queue of the other view; halves."""
+    losses, u, k = [], units(z), units(keys)
+    for view in range(2):
+        for i in range(len(u[view])):
+            positive = (u[view][i] * k[1 - view][i].detach()).sum() / tau
+            logits = [positive, *((u[view][i] * row).sum() / tau for row in queue[1 - view])]
+            losses.append(torch.stack(logits).exp().sum().log() - positive)
+    return mean(losses)
+
+
+def mocov3(predictions: Views, keys: Views, tau: float = 0.2) -> Tensor:
+    """2 tau cross-entropy among the keys of the batch; a sum of two directions."""
+    total, p, k = [], units(predictions), units(keys)
+    for view in range(2):
+        rows = []
+        for i in range(len(p[view])):
+            logits = torch.stack([(p[view][i] * key.detach()).sum() / tau for key in k[1 - view]])
+            rows.append(logits.exp().sum().log() - logits[i])
+        total.append(2 * tau * mean(rows))
+    return total[0] + total[1]
+
+
+def swav(z: Views, length: Tensor, direction: Tensor, queue: Tensor | None) -> Tensor:
+    """`queue`: embeddings of earlier batches that join the assignment."""
+    rows = torch.stack([size * naive.unit(row) for size, row in zip(length, direction)])
+    scores = [torch.stack([torch.stack([(u * row).sum() for row in rows]) for u in view]) for view in units(z)]
+    value = scores[0].new_zeros(())
+    for view in range(2):
+        joined = scores[view] if queue is None else torch.cat([scores[view], queue[view] @ rows.T])
+        q = (joined.detach() / 0.05).exp()
+        q = q / q.sum()
+        for _ in range(3):
+            q = q / q.sum(0) / q.shape[1]
+            q = q / q.sum(1)[:, None] / q.shape[0]
+        q = q[: len(scores[view])] * q.shape[0]
+        for target, row in zip(q, scores[1 - view]):
+            value = value - (target * ((row / 0.1).exp() / (row / 0.1).exp().sum()).log()).sum() / len(q) / 2
+    return value
+
+
 class Reference:
     """The objective of a model, on inputs that share a batch."""
 
@@ -133,10 +177,21 @@ class Reference:
             return barlow(z[0], z[1])
         if self.kind.startswith("vicreg"):
             return vicreg(z, halved="halved" in self.kind)
-        prediction = of([self.g, self.state["predictor"]])
+        if self.kind.startswith("swav"):
+            length, direction = self.state["prototypes"].parameters()
+            trained = "frozen_epochs=0" in self.kind
+            parts = (length, direction) if trained else (length.detach(), direction.detach())
+            return swav(z, *parts, self.queue if trained else None)
         if self.kind == "simsiam":
-            return simsiam(prediction, z)
-        return byol(prediction, of([self.state["average_head"]], self.state["average_encoder"]))
+            return simsiam(of([self.g, self.state["predictor"]]), z)
+        target = of([self.state["average_head"]], self.state["average_encoder"])
+        if self.kind.startswith("mocov2"):
+            return mocov2(z, target, self.queue)
+        return {"byol": byol, "mocov3": mocov3}[self.kind](of([self.g, self.state["predictor"]]), target)
+
+    @property
+    def queue(self) -> Tensor:
+        return self.model.networks.get_submodule("objective").get_buffer("queue")
 
     def prediction_and_target(self) -> tuple[Views, Views]:
         """p(g(f(X))) and g*(f*(X))."""
@@ -181,7 +236,18 @@ class Reference:
     def cassle(self) -> Tensor:
         """The past term: predictions p(z) of X against g*(f*(X))."""
         prediction, target = self.prediction_and_target()
-        if self.kind.startswith(("ntxent", "dcl")):
+        if self.kind.startswith("swav"):
+            distiller = self.model.term("past").distiller
+            length, direction = distiller.prototypes.parameters()
+            values = []
+            for p, t in zip(torch.cat(prediction), torch.cat(target)):
+                goal = ((distiller.past @ naive.unit(t)) / 0.1).softmax(0)
+                scores = torch.stack(
+                    [(size * naive.unit(row) * naive.unit(p)).sum() for size, row in zip(length, direction)]
+                )
+                values.append(-(goal * (scores / 0.1).log_softmax(0)).sum())
+            return mean(values)
+        if self.kind.startswith(("ntxent", "dcl", "mocov2")):
             return naive.distil(units(prediction), units(target))
         if self.kind == "barlow":
             return mean([barlow(p, t) for p, t in zip(prediction, target)])

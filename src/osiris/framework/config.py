@@ -16,8 +16,8 @@ class MethodConfig:
     """A method of `osiris list methods`, with ablations after a slash and options of its terms in parentheses:
     `osiris-d/no-cross`, `lump(alpha=1)`."""
     objective: str | None = None
-    """What L_current optimises in the space of g: ntxent (default), dcl, barlow, vicreg, byol, simsiam, with options as
-    in `barlow(scale=0.025)`; see docs/objectives.md."""
+    """What L_current optimises in the space of g: ntxent (default), dcl, barlow, vicreg, byol, simsiam, mocov2+,
+    mocov3, swav, with options as in `barlow(scale=0.025)`; see docs/objectives.md."""
     current: str | None = None
     """Replace the terms of L_current, for example `contrast:g` or `union`."""
     cross: str | None = None

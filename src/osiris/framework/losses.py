@@ -125,6 +125,31 @@ def vicreg(z: Tensor, invariance: float = 25.0, variance: float = 25.0, covarian
     return invariance * F.mse_loss(z[0], z[1]) + variance * spread + covariance * off_diagonal
 
 
+def queued(z: Tensor, keys: Tensor, queues: Tensor, tau: float = 0.2) -> Tensor:
+    r"""MoCo: z finds its key among the rows of a queue. z and keys [2, N, d], queues [2, K, d]; mean over all views."""
+    positive = (z * keys).sum(-1, keepdim=True)
+    logits = torch.cat([positive, z @ queues.transpose(1, 2)], dim=2) / tau
+    return (logits.logsumexp(2) - logits[..., 0]).mean()
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
+    r"""SwAV's targets from scores [..., N, K]: exp(scores / epsilon) with columns, then rows, brought to equal mass.
+
+    The rows of the result sum to 1. Logarithms keep exp from overflowing.
+    """
+    logarithms = scores / epsilon
+    for _ in range(iterations):
+        logarithms = logarithms - logarithms.logsumexp(-2, keepdim=True)
+        logarithms = logarithms - logarithms.logsumexp(-1, keepdim=True)
+    return logarithms.exp()
+
+
+def assignment(scores: Tensor, targets: Tensor, tau: float = 0.1) -> Tensor:
+    r"""Cross-entropy of softmax(scores / tau) with target distributions over clusters, mean over all views."""
+    return -(targets * (scores / tau).log_softmax(-1)).sum(-1).mean()
+
+
 def elastic(parameters: Iterable[Tensor], anchors: Iterable[Tensor], importance: Iterable[Tensor]) -> Tensor:
     r"""(Theta - Theta*)^T F (Theta - Theta*) with diagonal F: the L_past of EWC."""
     terms = [(f * (theta - anchor).square()).sum() for theta, anchor, f in zip(parameters, anchors, importance)]

@@ -282,6 +282,13 @@ def normalise(vectors: Tensor) -> Tensor:
     return vectors / length.clamp_min(1e-12) * finite
 
 
+class Unit(nn.Module):
+    """`normalise` as a layer."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return normalise(vectors)
+
+
 Key = tuple[str, int, tuple[int, ...]]
 
 

@@ -71,7 +71,7 @@ class TrainableMethod(nn.Module):
 
     def forward(self, rep: Representations, context: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
         """(L, every term by its logged name, without its weight)."""
-        self.networks.objective.spread = None
+        self.networks.objective.start()
         values = {name: term.loss(rep, context) for name, term, _ in self.active(context.task)}
         total = torch.stack([weight * values[name] for name, _, weight in self.active(context.task)]).sum()
         return total, values

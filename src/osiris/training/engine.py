@@ -187,7 +187,7 @@ class Engine:
         learning = self.config.learning
         warmup = int(learning.warmup_epochs * phase.steps_per_epoch)
         rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, phase.steps)
-        set_learning_rate(self.optimiser, rate)
+        set_learning_rate(self.optimiser, rate, learning.learning_rate)
         self.optimiser.zero_grad(set_to_none=True)
         finite = torch.isfinite(loss.detach())
         # Half precision: the scaler looks at gradients, so an infinite loss must make them undefined (inf - inf + 1).
@@ -230,6 +230,7 @@ class Engine:
             task=phase.task,
             task_count=self.benchmark.task_count,
             steps=phase.steps,
+            steps_per_epoch=phase.steps_per_epoch,
             step=step,
             learning_rate=learning.learning_rate,
             momentum=learning.momentum,

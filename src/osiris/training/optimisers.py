@@ -6,12 +6,13 @@ never waits for the device to learn whether the loss was finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from osiris.framework.objectives import Objective
 from osiris.training.config import LearningConfig
 
 ADAMW_SCALE = 0.02
@@ -22,15 +23,19 @@ ITERATIONS, COEFFICIENTS = 3, (3.4445, -4.7750, 2.0315)
 
 
 def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> torch.optim.Optimizer:
+    modules = list(modules)
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    constant = constant_rate(modules)
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": chosen, "weight_decay": config.weight_decay if matrices else 0.0, "constant": fixed}
+        for fixed in (False, True)
+        for matrices in (True, False)
+        if (chosen := [p for p in parameters if (p.ndim > 1) == matrices and (p in constant) == fixed])
     ]
     if config.optimiser == "adamw":
         return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
     if config.optimiser == "muon":
-        return Muon(parameters, config.learning_rate, config.momentum, config.weight_decay)
+        return Muon(parameters, config.learning_rate, config.momentum, config.weight_decay, constant)
     if config.optimiser == "lars":
         return LARS(groups, config.learning_rate, config.momentum)
     optimiser = torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=True)
@@ -41,9 +46,17 @@ def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> tor
     return optimiser
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+def constant_rate(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
+    """The parameters whose learning rate follows no schedule: the predictor of SimSiam."""
+    parts = [part for module in modules for part in module.modules() if isinstance(part, Objective)]
+    return {p for part in parts for name in part.constant_rate for p in part.get_submodule(name).parameters()}
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float, constant: float | None = None) -> None:
+    """`constant`: the learning rate of the groups that follow no schedule."""
     for group in optimiser.param_groups:
-        group["lr"] = value * group.get("scale", 1.0)
+        fixed = group.get("constant", False) and constant is not None
+        group["lr"] = (constant if fixed else value) * group.get("scale", 1.0)
 
 
 class Gated(torch.optim.Optimizer):
@@ -111,7 +124,15 @@ class Muon(Gated):
     keep their norm, as in airbench.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        constant: Set[nn.Parameter] = frozenset(),
+    ) -> None:
+        """`constant`: parameters whose learning rate follows no schedule."""
         groups: dict[str, list[nn.Parameter]] = {"filters": [], "matrices": [], "vectors": []}
         for p in parameters:
             # The stem, with three input channels, is AdamW's: whitening filters have a scale of their own.
@@ -119,9 +140,10 @@ class Muon(Gated):
         decays = {"filters": 0.0, "matrices": weight_decay, "vectors": 0.0}
         scales = {"filters": 1.0, "matrices": ADAMW_SCALE, "vectors": ADAMW_SCALE}
         rows = [
-            {"params": group, "kind": kind, "weight_decay": decays[kind], "scale": scales[kind]}
+            {"params": chosen, "kind": kind, "weight_decay": decays[kind], "scale": scales[kind], "constant": fixed}
+            for fixed in (False, True)
             for kind, group in groups.items()
-            if group
+            if (chosen := [p for p in group if (p in constant) == fixed])
         ]
         super().__init__(rows, {"lr": lr, "momentum": momentum})
 

@@ -61,6 +61,10 @@ class Objective(Configurable):
     """Whether images of a batch are negatives of each other: `cross` and `negatives` in g need that."""
     decoupled: ClassVar[bool] = False
     """Whether the denominator leaves out the positive."""
+    unit_predictions: ClassVar[bool] = False
+    """Whether the predictor of cassle gets normalised embeddings."""
+    constant_rate: ClassVar[tuple[str, ...]] = ()
+    """Modules whose learning rate follows no schedule."""
     repulsion: ClassVar[float | None] = None
     """Weight of `repel` in pnr; None: pnr has no form for this objective."""
 
@@ -69,6 +73,12 @@ class Objective(Configurable):
         self.spread: Tensor | None = None
         """Standard deviation of normalised embeddings over the batch, mean over dimensions, times sqrt(d): near 1 when
         healthy, 0 when collapsed. Of the last batch."""
+        self.waiting: list[Tensor] = []
+        """Embeddings of this step that enter a queue after it."""
+
+    def start(self) -> None:
+        """A step begins."""
+        self.spread, self.waiting = None, []
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         """A fresh g (default: that of the paper)."""
@@ -109,6 +119,10 @@ class Objective(Configurable):
         """The distance of raw predictions from raw embeddings of the past, both [2, N, d] (cassle)."""
         raise NotImplementedError(f"{type(self).__name__} has no agree")
 
+    def distiller(self, networks: Networks, seed: int) -> Distiller | None:
+        """A module that replaces `agree` where that needs a state of its own."""
+        return None
+
     def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
         """The distance that grows between raw predictions and raw past embeddings of the other view (pnr)."""
         return self.agree(prediction, other)
@@ -116,6 +130,27 @@ class Objective(Configurable):
     def begin_task(self, context: TaskContext) -> None: ...
 
     def after_step(self, context: TaskContext) -> None: ...
+
+
+class Distiller(nn.Module):
+    """The distance of raw predictions from raw embeddings of the past, with parameters or buffers (cassle)."""
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def update(self, objective: Objective) -> None:
+        """At the end of a task."""
+        raise NotImplementedError
+
+
+@torch.no_grad()
+def enqueue(queue: Tensor, position: Tensor, rows: Tensor) -> None:
+    """Write rows [2, N, d] over the oldest of a queue [2, K, d]. Rows that are not finite leave the old ones."""
+    rows = rows[:, -queue.shape[1] :]
+    slots = (position + torch.arange(rows.shape[1], device=queue.device)) % queue.shape[1]
+    finite = rows.isfinite().all(-1, keepdim=True)
+    queue[:, slots] = torch.where(finite, rows.to(queue.dtype), queue[:, slots])
+    position.add_(rows.shape[1]).remainder_(queue.shape[1])
 
 
 @dataclass(eq=False)

@@ -14,7 +14,9 @@ from osiris.models import mlp
 from osiris.randomness import scoped
 
 
-class _Predictive(Objective):
+class Predictive(Objective):
+    """Past and present are compared by 2 - 2 cos."""
+
     repulsion: ClassVar[float | None] = 0.5
 
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -22,7 +24,7 @@ class _Predictive(Objective):
 
 
 @dataclass(eq=False)
-class Byol(WithAverage, _Predictive):
+class Byol(WithAverage, Predictive):
     """BYOL: the prediction from one view matches the moving average's embedding of the other view."""
 
     kind: ClassVar[str] = "byol"
@@ -43,11 +45,12 @@ class Byol(WithAverage, _Predictive):
 
 
 @dataclass(eq=False)
-class Simsiam(_Predictive):
+class Simsiam(Predictive):
     """SimSiam: the prediction from one view matches the other view's embedding, which gets no gradient."""
 
     kind: ClassVar[str] = "simsiam"
     symbol: ClassVar[str] = "SIMSIAM"
+    constant_rate: ClassVar[tuple[str, ...]] = ("predictor",)
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, hidden, hidden, hidden, bias=False, last_norm=True)

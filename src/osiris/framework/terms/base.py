@@ -39,6 +39,7 @@ class TaskContext:
     task_count: int
     steps: int
     """Steps of this task."""
+    steps_per_epoch: int = 1
     step: int = 0
     """Steps completed in this task."""
     learning_rate: float = 0.03

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from osiris.errors import UserError
 from osiris.framework import losses
-from osiris.framework.representations import Networks, Representations
-from osiris.framework.terms.base import Space, StepContext, Term, X, Y
+from osiris.framework.representations import Networks, Representations, Unit
+from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
 from osiris.models import mlp, predictor
 from osiris.randomness import scoped
 
@@ -63,7 +63,7 @@ class Predict(Term):
     kind: ClassVar[str] = "predict"
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
     stores: ClassVar[str] = "f*, g*"
-    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
+    symbols: ClassVar[Mapping[str, str]] = {"predictor": "p", "distiller": "D"}
     positive: Literal["same", "other"] = "same"
     symmetric: bool = False
     """Also contrast targets against predictions."""
@@ -83,6 +83,13 @@ class Predict(Term):
         batch_norm = not networks.objective.contrastive if self.batch_norm is None else self.batch_norm
         with scoped(seed, "init.predictor"):
             self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm)
+        if networks.objective.unit_predictions:
+            self.predictor = nn.Sequential(Unit(), self.predictor)
+        self.distiller = networks.objective.distiller(networks, seed)
+
+    def end_task(self, context: TaskContext) -> None:
+        if self.distiller is not None:
+            self.distiller.update(context.networks.objective)
 
     def check(self, method: Method) -> None:
         changed = [name for name in ("symmetric", "keep_other", "tau") if self.options[name]]
@@ -96,7 +103,8 @@ class Predict(Term):
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         objective = rep.networks.objective
         if not objective.contrastive:
-            return objective.agree(rep.raw(X, ("g", self.predictor)), rep.raw(X, "past.g", "past"))
+            agree = self.distiller or objective.agree
+            return agree(rep.raw(X, ("g", self.predictor)), rep.raw(X, "past.g", "past"))
         prediction, target, tau = rep(X, ("g", self.predictor)), rep(X, "past.g", "past"), self.tau or context.tau
         value = losses.distil(prediction, target, tau, self.positive, self.keep_other)
         if self.symmetric:
