@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import naive
-from osiris.memory import Memory
+from osiris.memory import Fifo, Memory, MinRed, Quota
 from osiris.randomness import generator
 
 
@@ -129,3 +129,67 @@ def test_the_first_offers_take_the_slots_in_order(count: int) -> None:
     memory = Memory(100, (3, 1, 1))
     rows, slots = memory.plan(count, generator(0, "memory.write"))
     assert torch.equal(rows, torch.arange(count)) and torch.equal(slots, torch.arange(count))
+
+
+def test_fifo_holds_the_newest() -> None:
+    memory, total = Fifo(5, (3, 1, 1)), 0
+    for step, count in enumerate((3, 1, 4, 12, 2)):
+        offer(memory, torch.arange(total, total + count), generator(0, "memory.write", step))
+        total += count
+        assert sorted(memory.source[: memory.filled].tolist()) == list(range(total))[-5:]
+
+
+def cosine(one: torch.Tensor, two: torch.Tensor) -> float:
+    return float(torch.cosine_similarity(one, two, dim=0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_minred_removes_the_older_of_the_most_similar_pair(seed: int) -> None:
+    """Against one removal at a time in a list. Slots 1 and 4 of the visited images are not yet trained on."""
+    random = generator(seed, "test")
+    memory = MinRed(9, (3, 1, 1), {"feature": 3})
+    values: dict[int, torch.Tensor] = {}
+    stored: list[int] = []  # in order of arrival
+    for step, count in enumerate((6, 5, 3, 2, 4)):
+        sources = torch.arange(10 * step, 10 * step + count)
+        excess = max(0, len(stored) + count - 9)
+        candidates = [source for source in stored if values[source].norm() > 0]
+        leaving = stored[:excess]
+        if len(candidates) >= 2 * excess:
+            leaving = []
+            for _ in range(excess):
+                pairs = [(one, two) for i, one in enumerate(candidates) for two in candidates[i + 1 :]]
+                older, _ = max(
+                    pairs, key=lambda pair: float(torch.cosine_similarity(*(values[s] for s in pair), dim=0))
+                )
+                candidates.remove(older)
+                leaving.append(older)
+        rows, slots = memory.plan(count, random)
+        images = torch.zeros(len(rows), 3, 1, 1, dtype=torch.uint8)
+        memory.write(slots, images, sources[rows], 0, step, {"feature": torch.zeros(len(rows), 3)})
+        memory.advance(count)
+        stored = [source for source in stored if source not in leaving] + sources.tolist()
+        assert sorted(memory.source[: memory.filled].tolist()) == sorted(stored)
+        values |= {source: torch.zeros(3) for source in sources.tolist()}
+        visited = [slot for slot in range(memory.filled) if slot not in (1, 4)]
+        features = torch.randn(len(visited), 3, generator=random)
+        memory.rewrite("feature", torch.tensor(visited), features)
+        values |= {int(memory.source[slot]): feature for slot, feature in zip(visited, features)}
+
+
+def test_quota_takes_the_same_number_of_each_task() -> None:
+    memory = Quota(10, (3, 1, 1), tasks=3)
+    for task in range(3):
+        rows, slots = memory.plan(50, generator(task, "memory.write"))
+        assert slots.tolist() == [3 * task, 3 * task + 1, 3 * task + 2] and rows.max() < 50
+        memory.write(slots, torch.zeros(3, 3, 1, 1, dtype=torch.uint8), 50 * task + rows, task, 0)
+        memory.advance(len(rows))
+    assert memory.task.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, -1]
+    read = memory.sample(200, generator(0, "memory.read"))
+    assert len(read) == 200 and set(read.tolist()) == set(range(9)), "with replacement"
+
+
+def test_values_that_are_not_finite_leave_a_field() -> None:
+    memory = Memory(3, (3, 1, 1), {"target": 2})
+    memory.rewrite("target", torch.tensor([2, 0]), torch.tensor([[1.0, 2.0], [float("nan"), 5.0]]))
+    assert memory.get_buffer("field_target").tolist() == [[0, 0], [0, 0], [1, 2]]

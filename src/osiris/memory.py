@@ -1,8 +1,13 @@
-"""The memory M: a reservoir over presentations (Vitter 1985), uniform storing and uniform retrieval (Sec. 3.2)."""
+"""The memory M. The paper's is a reservoir over presentations (Vitter 1985), uniform storing and retrieval (Sec. 3.2).
+
+Later methods decide otherwise which images stay: the newest (`Fifo`), the least redundant (`MinRed`), or the same
+number of each task (`Quota`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +21,18 @@ class Memory(nn.Module):
     process makes the same decisions.
     """
 
+    by_task: ClassVar[bool] = False
+    """Whether all images of a task are offered at its end, instead of a batch after each step."""
     images: Tensor
     source: Tensor
     task: Tensor
     step: Tensor
 
-    def __init__(self, size: int, shape: tuple[int, int, int], fields: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, size: int, shape: tuple[int, int, int], fields: Mapping[str, int] | None = None, tasks: int = 1
+    ) -> None:
         super().__init__()
-        self.size, self.offers = size, 0
+        self.size, self.offers, self.tasks = size, 0, tasks
         self.register_buffer("images", torch.zeros(size, *shape, dtype=torch.uint8))
         for name in ("source", "task", "step"):
             self.register_buffer(name, torch.full((size,), -1, dtype=torch.int64))
@@ -37,15 +46,18 @@ class Memory(nn.Module):
 
     def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(rows, slots): which of the next `count` offers enter, and where. The last offer for a slot wins."""
-        number = self.offers + torch.arange(count)
-        drawn = (torch.rand(count, generator=generator, dtype=torch.float64) * (number + 1)).long()
-        slot = torch.where(number < self.size, number, drawn)
+        slot = self.choose(self.offers + torch.arange(count), generator)
         # Rows grow, so the largest row that hits a slot is the last one.
         winner = torch.full((self.size + 1,), -1).scatter_reduce(
             0, slot.clamp(max=self.size), torch.arange(count), "amax"
         )
         slots = (winner[: self.size] >= 0).nonzero().squeeze(1)
         return winner[slots], slots
+
+    def choose(self, number: Tensor, generator: torch.Generator) -> Tensor:
+        """The slot of each offer, by its number; a slot that does not exist refuses it."""
+        drawn = (torch.rand(len(number), generator=generator, dtype=torch.float64) * (number + 1)).long()
+        return torch.where(number < self.size, number, drawn)
 
     @torch.no_grad()
     def write(
@@ -82,8 +94,90 @@ class Memory(nn.Module):
     def field(self, name: str, slots: Tensor) -> Tensor:
         return self.get_buffer(f"field_{name}")[slots.to(self.images.device)]
 
+    @torch.no_grad()
+    def rewrite(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """Other values for a field. Values that are not finite leave the old ones: a bad step must not spoil them."""
+        field, slots = self.get_buffer(f"field_{name}"), slots.to(self.images.device)
+        finite = values.isfinite().all(-1, keepdim=True)
+        field[slots] = torch.where(finite, values.to(field), field[slots])
+
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.offers, dtype=torch.int64)
 
     def set_extra_state(self, state: Tensor) -> None:
         self.offers = int(state)
+
+
+class Fifo(Memory):
+    """The newest presentations."""
+
+    def choose(self, number: Tensor, generator: torch.Generator) -> Tensor:
+        return number % self.size
+
+
+class MinRed(Memory):
+    """Minimum redundancy (Purushwalkam et al. 2022): every offer enters, and redundant images leave.
+
+    Of the two most similar images the older one leaves, once for each excess image, by the field `feature` that
+    training writes. An image that was not trained on has no feature yet (zeros) and stays. If fewer images have a
+    feature than twice the number that must leave, the oldest leave.
+    """
+
+    arrival: Tensor
+
+    def __init__(
+        self, size: int, shape: tuple[int, int, int], fields: Mapping[str, int] | None = None, tasks: int = 1
+    ) -> None:
+        super().__init__(size, shape, fields, tasks)
+        self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
+
+    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(max(0, count - self.size), count)
+        free = torch.arange(self.filled, min(self.filled + len(rows), self.size))
+        return rows, torch.cat([free, self.redundant(len(rows) - len(free))])
+
+    def redundant(self, count: int) -> Tensor:
+        """The slots of the images that leave."""
+        order = self.arrival[: self.filled].cpu().argsort()
+        feature = self.get_buffer("field_feature").cpu()[order]
+        visited = feature.norm(dim=1) > 0
+        if int(visited.sum()) < 2 * count:
+            return order[:count]
+        feature = nn.functional.normalize(feature[visited], dim=1)
+        similarity = (feature @ feature.T).masked_fill(~torch.ones(len(feature), len(feature)).triu(1).bool(), -2)
+        leaving = []
+        for _ in range(count):
+            older = int(similarity.argmax()) // len(feature)  # rows are older than columns
+            leaving.append(older)
+            similarity[older], similarity[:, older] = -2, -2
+        return order[visited][torch.tensor(leaving, dtype=torch.int64)]
+
+    @torch.no_grad()
+    def write(
+        self,
+        slots: Tensor,
+        images: Tensor,
+        source: Tensor,
+        task: int,
+        step: int,
+        fields: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().write(slots, images, source, task, step, fields)
+        self.arrival[slots.to(self.arrival.device)] = self.offers + torch.arange(len(slots), device=self.arrival.device)
+
+
+class Quota(Memory):
+    """The same number of images of each task, drawn with replacement at its end. None leaves (CroMo-Mixup)."""
+
+    by_task: ClassVar[bool] = True
+
+    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        slots = torch.arange(self.filled, min(self.filled + self.size // self.tasks, self.size))
+        return torch.randint(count, (len(slots),), generator=generator), slots
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """With replacement."""
+        return torch.randint(self.filled, (count,), generator=generator)
+
+
+POLICIES: dict[str, type[Memory]] = {"reservoir": Memory, "fifo": Fifo, "minred": MinRed, "quota": Quota}

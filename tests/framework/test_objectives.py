@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from osiris.framework.config import MethodConfig
 from osiris.framework.objectives import Objective
 from osiris.framework.objectives.base import enqueue
 from osiris.framework.table1 import measure_ticks
+from osiris.framework.terms import CrossMix
 from osiris.framework.tracing import trace
 from osiris.training.checkpoint import digest
 from osiris.training.loop import Training
@@ -70,6 +72,76 @@ def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) 
     compare(situation(composed(method, objective)), method, objective)
 
 
+@pytest.mark.parametrize("objective", ["ntxent", "dcl", "barlow", "byol"])
+def test_cromo_equals_the_naive_computation(objective: str) -> None:
+    """With three images of Y for four of X."""
+    case = situation(composed("cromo", objective))
+    case.views["Y"], case.context.slots = case.views["Y"][:, :3], torch.tensor([7, 2, 0])
+    term = case.model.terms["cross"]
+    assert isinstance(term, CrossMix)
+    nu, model = term.nu(case.context), case.naive()
+    model.views[term.mixture] = nu * case.views["X"][:, :3] + (1 - nu) * case.views["Y"]
+    reference = naive_objectives.Reference(model, objective, ("X", term.mixture))
+    compare_parts(case, lambda: reference.cromo(term.mixture, nu))
+
+
+@pytest.mark.parametrize("objective", ["ntxent", "barlow", "byol", "mocov2+(queue_size=5)"])
+@pytest.mark.parametrize("method", ["cla-e", "cla-r", "cla-b", "minred"])
+def test_online_methods_equal_the_naive_computation(objective: str, method: str) -> None:
+    case = situation(composed(method, objective))
+    names = {"cla-b": ("X",), "minred": ("Y",)}.get(method, ("X", "Y"))
+    reference = naive_objectives.Reference(case.naive(), objective, names)
+    stored = case.model.memory.field("target", case.context.slots) if method == "cla-r" else None
+
+    def parts() -> dict[str, tuple[float, Tensor]]:
+        current = {"current": (1.0, reference.loss(*names))}
+        return current if method == "minred" else current | {"past": (1.0, reference.align(names[-1], stored))}
+
+    compare_parts(case, parts)
+
+
+@pytest.mark.parametrize(("method", "field"), [("cla-r", "target"), ("minred", "feature")])
+def test_a_visit_renews_what_is_stored_with_an_image(method: str, field: str) -> None:
+    """cla-r: c <- c/2 + mean z / 2, raw; minred: c <- hat(c/2 + hat(z_1 + z_2)/2), and hat(z_1 + z_2) at first."""
+    case = situation(method)
+    assert case.context.memory is not None and case.context.slots is not None
+    case.context.memory.get_buffer("field_feature" if method == "minred" else "field_target")[7] = 0
+    z = case.represent()
+    renewed = case.model.rewritten(z, case.context)[field]
+    for row, slot in enumerate(case.context.slots.tolist()):
+        first, second = z.raw("Y")[:, row]
+        c = case.context.memory.get_buffer(f"field_{field}")[slot]
+        new = naive.unit(first + second)
+        if method == "cla-r":
+            wanted = c / 2 + (first + second) / 4
+        else:
+            wanted = new if slot == 7 else naive.unit(c / 2 + new / 2)
+        torch.testing.assert_close(renewed[row], wanted)
+    engine, stretch = tiny_engine(method, epochs=1)
+    train(engine, stretch[:1])
+    stored = engine.memory.get_buffer(f"field_{field}")
+    assert (stored.norm(dim=1) > 0).all() == (method == "cla-r"), "minred has no feature before the first visit"
+    before = stored.clone()
+    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.memory.plan = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue]
+    engine.step(stretch[1], 0)
+    assert int((stored != before).any(1).sum()) == 6, "the images of Y"
+
+
+def test_the_average_of_cla_follows_from_the_first_step() -> None:
+    engine, stretch = tiny_engine("cla-b", epochs=1)
+    average = engine.model.terms["past"].get_submodule("average_encoder.network").get_parameter("conv1.weight")
+    live = engine.networks.encoder.get_parameter("conv1.weight")
+    wanted = live.detach().clone()
+    engine.model.begin_task(engine.task_context(stretch[0], 0))
+    for step in range(2):
+        engine.step(stretch[0], step)
+        engine.model.after_step(engine.task_context(stretch[0], step + 1))
+        wanted = 0.999 * wanted + 0.001 * live.detach()
+    torch.testing.assert_close(average, wanted)
+    assert not torch.equal(average, live)
+
+
 def test_pnr_with_the_positive_in_the_denominator() -> None:
     name = "pnr(positive_in_denominator=true)"
     compare(situation(composed(name, "ntxent")), name, "ntxent")
@@ -82,11 +154,15 @@ def test_with_a_batch_norm_encoder(objective: str) -> None:
 
 
 def compare(case: Situation, method: str, objective: str) -> None:
+    compare_parts(case, lambda: expected(case, method, objective))
+
+
+def compare_parts(case: Situation, reference: Callable[[], dict[str, tuple[float, Tensor]]]) -> None:
     value, terms = case.values()
     value.backward()
     gradients = case.gradients()
     case.model.zero_grad()
-    parts = expected(case, method, objective)
+    parts = reference()
     naive.total(parts).backward()
     wanted = case.gradients()
     assert set(terms) == set(parts)
@@ -133,6 +209,12 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("ft", "simsiam", {"past": "distil:g"}, "distil:g is contrastive"),
         ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
         ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),
+        ("cromo", "vicreg", {}, "cromo has no form for the objective vicreg"),
+        ("er", "ntxent", {"memory_policy": "minred"}, "use --method minred"),
+        ("der", "ntxent", {"memory_policy": "quota"}, "stores no embeddings"),
+        ("minred", "ntxent", {"memory_policy": "fifo"}, "belongs to the memory minred"),
+        ("ft", "ntxent", {"cross": "cross-mix:h"}, "acts in the space of g"),
+        ("ft", "ntxent", {"memory_policy": "fifo"}, "no term uses it"),
         ("ft", "mocov2+(queue_size=0)", {}, "at least 1 place"),
         ("ft", "swav(clusters=1)", {}, "clusters must be 2 or more"),
     ],

@@ -193,6 +193,42 @@ class Reference:
     def queue(self) -> Tensor:
         return self.model.networks.get_submodule("objective").get_buffer("queue")
 
+    def cromo(self, mixture: str, nu: float) -> dict[str, tuple[float, Tensor]]:
+        """Mixtures with the first |Y| images of X."""
+        mixed = embed(self.model, self.together, [self.g])[mixture]
+        x, count = embed(self.model, self.together, [self.g])["X"], len(mixed[0])
+        past = embed(self.model, ("Y",), [self.model.past("g")], self.model.past("encoder"))["Y"]
+        if self.kind == "byol":
+            mixed = embed(self.model, self.together, [self.g, self.state["predictor"]])[mixture]
+            x = embed(self.model, self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
+
+        def similar(a: Tensor, b: Tensor) -> Tensor:
+            if self.kind == "byol":
+                return mean([2 - 2 * cosine(p, t) for p, t in zip(a, b)])
+            losses = {"ntxent": lambda: naive.contrast(units([a, b])), "dcl": lambda: dcl([a, b])}
+            return barlow(a, b) if self.kind == "barlow" else losses[self.kind]()
+
+        cross = [
+            nu * similar(mixed[view], x[view][:count]) + (1 - nu) * similar(mixed[view], past[view].detach())
+            for view in range(2)
+        ]
+        prediction, target = self.prediction_and_target()
+        if self.kind in ("ntxent", "dcl"):
+            distilled = mean([similar(prediction[view], target[view]) for view in range(2)])
+        else:
+            distilled = self.cassle()
+        return {"current": (1, self.loss("X")), "cross": (1, mean(cross)), "past": (1, distilled)}
+
+    def align(self, name: str, stored: Tensor | None) -> Tensor:
+        """-cos(a(z), target) with both views in one call of the aligner."""
+        term = self.model.term("past")
+        aligned = through(term.aligner, torch.cat(embed(self.model, self.together, [self.g])[name]))
+        if stored is None:
+            target = torch.cat(embed(self.model, (name,), [term.average_head], term.average_encoder)[name])
+        else:
+            target = torch.cat([stored, stored])
+        return mean([-cosine(a, t.detach()) for a, t in zip(aligned, target)])
+
     def prediction_and_target(self) -> tuple[Views, Views]:
         """p(g(f(X))) and g*(f*(X))."""
         prediction = embed(self.model, self.together, [self.g, self.model.term("past").predictor])["X"]

@@ -53,6 +53,7 @@ def resolve(config: MethodConfig) -> Method:
         ("cross_weight", "cross_weight", bool(method.cross)),
         ("past_weight", "past_weight", bool(method.past)),
         ("second_space", "second_space", any("h" in term.spaces for term in method.terms)),
+        ("memory_policy", "memory", method.reads_memory),
         ("replay_fraction", "replay", method.reads_memory),
     ):
         value = getattr(config, flag)
@@ -135,5 +136,10 @@ def check(method: Method) -> None:
             raise UserError(f"--{name} must be a finite number, 0 or more, not {value}.")
     if not 0 < method.replay <= 1:
         raise UserError(f"--replay-fraction must be above 0 and at most 1, not {method.replay}.")
+    fields = {name for term in method.terms for name in term.memory_fields}
+    if method.memory == "minred" and "feature" not in fields:
+        raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
+    if method.memory == "quota" and fields:
+        raise UserError("the memory quota takes images at the end of a task and stores no embeddings with them.")
     for term in method.terms:
         term.check(method)

@@ -32,5 +32,8 @@ class MethodConfig:
     """Steps between the snapshots of pocon in this preset; on the command line: `--method "pocon(interval=2000)"`."""
     second_space: Literal["copy", "fresh"] | None = None
     """How h starts in task 2: a copy of g, or fresh."""
+    memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
+    """Which images the memory keeps: a uniform sample of all (default), the newest, the least redundant (minred), or
+    the same number of each task (cromo)."""
     replay_fraction: float | None = None
     """|Y| / |X| (default 3/4; lump 1)."""

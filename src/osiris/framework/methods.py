@@ -13,8 +13,11 @@ from typing import Literal
 from osiris.errors import UserError, unknown
 from osiris.framework.objectives import Ntxent, Objective
 from osiris.framework.terms import (
+    AlignAverage,
+    AlignStored,
     Contrast,
     Cross,
+    CrossMix,
     Distil,
     Elastic,
     Expert,
@@ -25,6 +28,7 @@ from osiris.framework.terms import (
     Project,
     PseudoContrast,
     PseudoDistil,
+    Revisit,
     Snapshot,
     Term,
     Y,
@@ -58,6 +62,10 @@ class Method:
     """L^SSL in the space of g, in every task. The space of h always uses NT-Xent."""
     replay: float = 0.75
     """|Y| / |X|."""
+    replay_limit: int | None = None
+    """The largest |Y|."""
+    memory: Literal["reservoir", "fifo", "minred", "quota"] = "reservoir"
+    """Which images the memory keeps (osiris.memory)."""
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
     stream: Stream = "continual"
@@ -100,6 +108,10 @@ class Method:
     def copies_g(self) -> bool:
         """Whether h starts as a copy of g: another objective may give g another shape."""
         return self.second_space == "copy" and self.objective.paper_projector
+
+    def replayed(self, images: int) -> int:
+        """|Y| for |X| images: a fraction of them, rounded down, up to the limit."""
+        return min(int(images * self.replay), self.replay_limit or images)
 
     @property
     def reads_memory(self) -> bool:
@@ -149,6 +161,15 @@ OSIRIS_D = OSIRIS_R | past(Distil(space="h"), weight=0.5)
 
 PFR = FT | past(Project())
 PNR = FT | current(PseudoContrast()) | past(PseudoDistil())
+CROMO = (
+    replace(FT, memory="quota", replay=1.0, replay_limit=64)
+    | cross(CrossMix(), weight=1.0)
+    | past(Predict(paired=True))
+)
+MINRED = replace(FT, memory="minred") | current(Revisit())
+CLA_E = replace(ER_PLUS_PLUS, memory="fifo") | past(AlignAverage("Y"))
+CLA_R = replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored())
+CLA_B = FT | past(AlignAverage("X"))
 
 ZOO: dict[str, Method] = {
     "ft": FT,
@@ -164,6 +185,11 @@ ZOO: dict[str, Method] = {
     "osiris-d": OSIRIS_D,
     "pfr": PFR,
     "pnr": PNR,
+    "cromo": CROMO,
+    "minred": MINRED,
+    "cla-e": CLA_E,
+    "cla-r": CLA_R,
+    "cla-b": CLA_B,
     "offline": OFFLINE,
     "d1-only": D1_ONLY,
 }

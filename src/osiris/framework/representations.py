@@ -56,8 +56,10 @@ class Average(Frozen):
     It runs in training mode, so that BatchNorm uses the statistics of the batch.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, alone: bool = False) -> None:
+        """`alone`: an input has a call of its own; otherwise all inputs of the space of g share calls, as in g."""
         super().__init__(network)
+        self.alone = alone
         self.train()
 
     def train(self, mode: bool = True) -> Average:
@@ -197,7 +199,7 @@ class Representations:
             self._encode(encoder, names)
             return self._local[key]
         *before, last = heads
-        if not any(isinstance(layer, BatchNorm) for layer in last.modules()):
+        if isinstance(last, BothViews) or not any(isinstance(layer, BatchNorm) for layer in last.modules()):
             rows = self._outputs(name, tuple(before), encoder)
             with self._cast():
                 self._local[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
@@ -211,7 +213,7 @@ class Representations:
 
     def _together(self, name: str, module: nn.Module) -> tuple[str, ...]:
         """The inputs that go through a module with `name`: all inputs of the space g for g and moving averages."""
-        shared = isinstance(module, Average) or module is self.networks.heads["g"]
+        shared = (isinstance(module, Average) and not module.alone) or module is self.networks.heads["g"]
         names = tuple(other for other in self.networks.together if other in self.views)
         return names if shared and name in names else (name,)
 
@@ -280,6 +282,10 @@ def normalise(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     finite = length.detach() - length.detach() + 1  # 1, or inf - inf = NaN
     return vectors / length.clamp_min(1e-12) * finite
+
+
+class BothViews(nn.Sequential):
+    """A head whose BatchNorm sees both views of one input in one call."""
 
 
 class Unit(nn.Module):

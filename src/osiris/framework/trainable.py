@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
 from osiris.framework.terms import Contrast, StepContext, TaskContext, Term, X, Y
-from osiris.memory import Memory
+from osiris.memory import POLICIES
 from osiris.models import ProjectorConfig
 
 
@@ -43,10 +43,8 @@ class TrainableMethod(nn.Module):
         for term in terms:
             term.attach(self.networks, seed)
         self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})
-        self.memory_fields = {field: head for term in terms for field, head in term.memory_fields.items()}
-        """Embeddings that are stored with each memory image: field -> head."""
-        widths = {field: self.networks.width(head) for field, head in self.memory_fields.items()}
-        self.memory = Memory(memory_size, image_shape, widths)
+        widths = {name: self.networks.width(head) for term in terms for name, head in term.memory_fields.items()}
+        self.memory = POLICIES[method.memory](memory_size, image_shape, widths, task_count)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of the terms of a task."""
@@ -58,9 +56,26 @@ class TrainableMethod(nn.Module):
         return tuple(sorted(names, key=lambda name: (name != X, name != Y, name)))
 
     def replayed(self, task: int, images: int) -> int:
-        """|Y| for |X| images: a fraction of them, rounded down; 0 if no term reads the memory."""
+        """|Y| for |X| images; 0 if no term reads the memory."""
         reads_memory = any(Y in term.reads for _, term, _ in self.active(task))
-        return int(images * self.method.replay) if reads_memory else 0
+        return self.method.replayed(images) if reads_memory else 0
+
+    def counts(self, task: int, images: int, replayed: int) -> dict[str, int]:
+        """The number of images of each input, over all processes."""
+        counts = {X: images, Y: replayed}
+        made = {name: counts[term.made_like] for _, term, _ in self.active(task) for name in term.inputs}
+        return made | counts
+
+    def fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
+        """The values that the memory stores with the images of X. Because h starts task 2 as a copy of g, its
+        embeddings in the first task are those of g."""
+        fields = [(term, *field) for _, term, _ in self.later for field in term.memory_fields.items()]
+        return {name: term.entry(rep, head if task else "g").detach() for term, name, head in fields}
+
+    def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
+        """Other values of fields of Y."""
+        parts = [term.rewritten(rep, context) for _, term, _ in self.active(context.task)]
+        return {name: value.detach() for part in parts for name, value in part.items()}
 
     def make(self, views: dict[str, Tensor], context: StepContext) -> dict[str, Tensor]:
         """The views of all inputs: X, Y, and those that terms make of them."""

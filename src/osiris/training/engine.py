@@ -112,22 +112,24 @@ class Engine:
             following = batch_indices(phase, config.seed, step + 1)
             self.benchmark.train.images.prefetch(following[processes.share(len(following))])
         slots = self._read_slots(len(indices), task, step)
-        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau)
+        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, len(indices))
         views = {X: self._views_of_x(images, len(indices), task, step)}
         if slots is not None:
             views[Y] = self._views_of_y(slots, task, step)
         views = self.model.make(views, context)
-        # Inputs that a term makes have the rows of X.
-        counts = {name: len(indices) for name in views} | {Y: 0 if slots is None else len(slots)}
+        counts = self.model.counts(task, len(indices), 0 if slots is None else len(slots))
         statistics = [statistic.clone() for statistic in self.running_statistics]
         with self._dropout(task, step):
             rep = self.represent(views, counts, self.model.inputs(task), passes)
             loss, values = self.model(rep, context)
-        fields = self._fields(rep, task)
+        fields, rewritten = self._fields(rep, context)
         finite, norm = self._update(loss, phase, step)
         for statistic, before in zip(self.running_statistics, statistics):
             statistic.copy_(torch.where(finite, statistic, before))
-        self._offer(indices, images, task, step, fields)
+        for name, value in rewritten.items():
+            assert slots is not None
+            self.memory.rewrite(name, slots, value)
+        self._offer(indices, images, phase, step, fields)
         detached = {name: value.detach() for name, value in values.items()}
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
@@ -140,12 +142,12 @@ class Engine:
         return scoped(self.config.seed, "dropout", task, step, processes.rank())
 
     @torch.no_grad()
-    def _fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
-        """The embeddings that der stores, from this step's model before the update. Undefined values become zero, which
-        gives no gradient later: a bad step must not spoil the memory. Because h starts task 2 as a copy of g, its
-        embeddings in the first task are those of g."""
-        heads = {name: head if task else "g" for name, head in self.model.memory_fields.items()}
-        return {name: torch.nan_to_num(rep(X, head=head)[0].detach(), 0.0, 0.0, 0.0) for name, head in heads.items()}
+    def _fields(self, rep: Representations, context: StepContext) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What the memory stores with X and changes for Y, from this step's model before the update. Undefined values
+        of X become zero, which gives no gradient later: a bad step must not spoil the memory."""
+        fields = self.model.fields(rep, context.task)
+        stored = {name: torch.nan_to_num(value, 0.0, 0.0, 0.0) for name, value in fields.items()}
+        return stored, self.model.rewritten(rep, context)
 
     def represent(
         self,
@@ -210,16 +212,21 @@ class Engine:
             self.optimiser.step()
         return finite, norm
 
-    def _offer(self, indices: Tensor, images: Tensor, task: int, step: int, fields: dict[str, Tensor]) -> None:
+    def _offer(self, indices: Tensor, images: Tensor, phase: Phase, step: int, fields: dict[str, Tensor]) -> None:
         """Every process plans the same writes for the global batch, so all memories hold the same slots."""
-        rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
+        task, by_task = phase.task, self.memory.by_task
+        if by_task:
+            indices = phase.indices if step + 1 == phase.steps else phase.indices[:0]
+        rows, slots = torch.arange(0), torch.arange(0)
+        if len(indices):
+            rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
             source, chosen = upload(indices[rows], self.device), upload(rows, self.device)
-            alone = processes.world_size() == 1  # otherwise some of the images are in other processes
+            alone = processes.world_size() == 1 and not by_task  # otherwise some of the images are not here
             stored = images[chosen] if alone else upload(self.benchmark.train.images.take(indices[rows]), self.device)
             parts = {name: value[chosen] for name, value in fields.items()}
             self.memory.write(upload(slots, self.device), stored, source, task, step, parts)
-        self.memory.advance(len(indices))
+        self.memory.advance(len(rows) if by_task else len(indices))
 
     def task_context(self, phase: Phase, step: int) -> TaskContext:
         learning = self.config.learning

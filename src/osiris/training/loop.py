@@ -153,6 +153,8 @@ class Training:
         self.position, log_position = Position(), 0
         self.collapsed_in: int | None = None
         with processes.together():
+            if plan is not None and self.method.memory == "quota":
+                raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
             self.phases = plan or phases(self.benchmark, self.method, learning.epochs, learning.batch_size)
             present = [phase for phase in self.phases if len(phase.indices)]
             notices = [*self.benchmark.notices, *check_sizes(present, self.method, learning)]

@@ -76,7 +76,12 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
     """Refuse sizes that do not fit together; returns notices for the user."""
     largest, smallest = max(phase.batch_sizes[1] for phase in plan), min(phase.batch_sizes[0] for phase in plan)
     if method.reads_memory:
-        replayed = int(largest * method.replay)
+        replayed = method.replayed(largest)
+        if method.memory == "quota" and learning.memory_size < len(plan):
+            raise UserError(
+                f"the memory holds {learning.memory_size} images, fewer than one of each of the {len(plan)} tasks; use "
+                f"--memory-size {len(plan)} or more."
+            )
         if learning.memory_size < replayed:
             raise UserError(
                 f"the memory holds {learning.memory_size} images, but {method.name} replays {replayed} at each step; "
@@ -88,12 +93,12 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
                 f"use more --epochs, or a smaller --batch-size."
             )
-        if int(smallest * method.replay) == 0:
+        if method.replayed(smallest) == 0:
             raise UserError(
                 f"the smallest batch of this run has {smallest} images, so {method.name} would replay none with it; "
                 f"use a --replay-fraction of {1 / smallest:g} or more."
             )
-        smallest = min(smallest, int(smallest * method.replay))
+        smallest = min(smallest, method.replayed(smallest))
     if processes.world_size() > smallest:
         raise UserError(
             f"{processes.world_size()} processes cannot share a batch of {smallest} images, the smallest of this run. "

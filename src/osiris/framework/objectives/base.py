@@ -65,6 +65,8 @@ class Objective(Configurable):
     """Whether the predictor of cassle gets normalised embeddings."""
     constant_rate: ClassVar[tuple[str, ...]] = ()
     """Modules whose learning rate follows no schedule."""
+    mixes: ClassVar[bool] = False
+    """Whether cromo has a form for this objective: `pair`."""
     repulsion: ClassVar[float | None] = None
     """Weight of `repel` in pnr; None: pnr has no form for this objective."""
 
@@ -118,6 +120,18 @@ class Objective(Configurable):
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The distance of raw predictions from raw embeddings of the past, both [2, N, d] (cassle)."""
         raise NotImplementedError(f"{type(self).__name__} has no agree")
+
+    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
+        """The loss of raw embeddings [N, d] of which row i of a belongs to row i of b (cromo)."""
+        raise NotImplementedError(f"{type(self).__name__} has no pair")
+
+    def anchors(self, batch: Batch) -> Tensor:
+        """Raw embeddings for the first argument of `pair`, [2, N, d]."""
+        return batch.raw()
+
+    def positives(self, batch: Batch) -> Tensor:
+        """Raw embeddings for the second argument of `pair`, [2, N, d]."""
+        return batch.raw()
 
     def distiller(self, networks: Networks, seed: int) -> Distiller | None:
         """A module that replaces `agree` where that needs a state of its own."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective
+from osiris.framework.representations import normalise
 
 
 @dataclass(eq=False)
@@ -19,9 +21,13 @@ class Ntxent(Objective):
     symbol: ClassVar[str] = "NTX"
     contrastive: ClassVar[bool] = True
     has_negatives: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
 
     def loss(self, batch: Batch, tau: float) -> Tensor:
         return losses.contrast_with_negatives(batch.normalised(), None, tau, self.decoupled)
+
+    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
+        return losses.contrast_with_negatives(normalise(torch.stack([a, b])), None, tau, self.decoupled)
 
 
 @dataclass(eq=False)

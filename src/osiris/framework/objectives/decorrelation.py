@@ -21,6 +21,7 @@ class Barlow(Objective):
     kind: ClassVar[str] = "barlow"
     symbol: ClassVar[str] = "BARLOW"
     repulsion: ClassVar[float | None] = 1.0
+    mixes: ClassVar[bool] = True
     off_diagonal: float = 5e-3
     """Weight of the correlations between different dimensions."""
     scale: float = 0.1
@@ -31,7 +32,10 @@ class Barlow(Objective):
 
     def loss(self, batch: Batch, tau: float) -> Tensor:
         first, second = batch.raw()
-        return losses.barlow(first, second, self.off_diagonal, self.scale)
+        return self.pair(first, second, tau)
+
+    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
+        return losses.barlow(a, b, self.off_diagonal, self.scale)
 
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         views = [losses.barlow(p, z, self.off_diagonal, self.scale) for p, z in zip(prediction, target)]

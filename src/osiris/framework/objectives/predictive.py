@@ -29,6 +29,7 @@ class Byol(WithAverage, Predictive):
 
     kind: ClassVar[str] = "byol"
     symbol: ClassVar[str] = "BYOL"
+    mixes: ClassVar[bool] = True
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, 2 * hidden, outputs)
@@ -42,6 +43,15 @@ class Byol(WithAverage, Predictive):
     def loss(self, batch: Batch, tau: float) -> Tensor:
         prediction, target = batch.normalised(self.predictor), self.targets(batch).normalised()
         return 2 * losses.match(prediction, target.flip(0))  # the sum of both directions
+
+    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
+        return losses.match(normalise(a), normalise(b))
+
+    def anchors(self, batch: Batch) -> Tensor:
+        return batch.raw(self.predictor)
+
+    def positives(self, batch: Batch) -> Tensor:
+        return self.targets(batch).raw()
 
 
 @dataclass(eq=False)

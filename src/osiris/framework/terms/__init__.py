@@ -1,15 +1,19 @@
 """The terms that methods are made of (Sec. 3.2 and 3.3)."""
 
 from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
-from osiris.framework.terms.contrast import Contrast, Cross, Mixed, Negatives
+from osiris.framework.terms.contrast import Contrast, Cross, CrossMix, Mixed, Negatives
 from osiris.framework.terms.distil import Distil, Match, Predict, Project
 from osiris.framework.terms.elastic import Elastic
 from osiris.framework.terms.expert import Expert, Snapshot
+from osiris.framework.terms.online import AlignAverage, AlignStored, Revisit
 from osiris.framework.terms.pseudo_negatives import PseudoContrast, PseudoDistil
 
 __all__ = [
+    "AlignAverage",
+    "AlignStored",
     "Contrast",
     "Cross",
+    "CrossMix",
     "Distil",
     "Elastic",
     "Expert",
@@ -20,6 +24,7 @@ __all__ = [
     "Project",
     "PseudoContrast",
     "PseudoDistil",
+    "Revisit",
     "Snapshot",
     "Space",
     "StepContext",

@@ -62,6 +62,8 @@ class StepContext:
     task: int
     step: int
     tau: float = 0.1
+    images: int = 0
+    """|X|, over all processes."""
 
 
 @dataclass(eq=False)
@@ -74,6 +76,8 @@ class Term(Configurable):
     """What it stores besides f and g, in words."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
+    made_like: ClassVar[str] = X
+    """The batch whose number of images its own inputs have."""
 
     @property
     def formula(self) -> str:
@@ -97,7 +101,15 @@ class Term(Configurable):
 
     @property
     def memory_fields(self) -> dict[str, str]:
-        """What it stores with each memory image: field -> head of the embedding (of view 1)."""
+        """What it stores with each memory image: field -> head of the embedding."""
+        return {}
+
+    def entry(self, rep: Representations, head: str) -> Tensor:
+        """The values of a field for the images of X, [N, d] (default: the normalised embeddings of view 1)."""
+        return rep(X, head=head)[0]
+
+    def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
+        """Other values of its fields for the images of Y, after the loss of a step."""
         return {}
 
     def default_weight(self, task_count: int) -> float:
@@ -111,7 +123,7 @@ class Term(Configurable):
         """Create its state."""
 
     def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
-        """Inputs of its own, made of X and Y, with as many rows as X."""
+        """Inputs of its own, made of X and Y, with as many rows as `made_like`."""
         return {}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.framework import losses
+from osiris.framework.objectives.base import Batch
 from osiris.framework.representations import Representations
 from osiris.framework.terms.base import Space, StepContext, Term, X, Y
+from osiris.processes import gather, share
 from osiris.randomness import derive_seed
 
 if TYPE_CHECKING:
@@ -136,6 +138,60 @@ class Mixed(Term):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         return _ssl(rep, self.inputs, self.space, context.tau)
+
+
+@dataclass(eq=False)
+class CrossMix(Mixed):
+    r"""CroMo-Mixup: a mixture m = nu x + (1 - nu) y resembles x by nu, and the past embedding of y by 1 - nu.
+
+    1/2 sum_v [nu S(z(m_v), z(x_v)) + (1 - nu) S(z(m_v), z*(y_v))] with the first |Y| images of X; S is the objective
+    on pairs.
+    """
+
+    kind: ClassVar[str] = "cross-mix"
+    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
+    stores: ClassVar[str] = "f*, g*"
+    made_like: ClassVar[str] = Y
+    alpha: float = 1.0
+    fixed_nu: float | None = None
+    """nu in every step, instead of a draw (the original code: 0.7 with Barlow Twins)."""
+
+    @property
+    def formula(self) -> str:
+        return "ν NTX(g f(ν X + (1 − ν) Y), g f(X)) + (1 − ν) NTX(g f(ν X + (1 − ν) Y), g* f*(Y))"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (X, self.mixture)
+
+    def check(self, method: Method) -> None:
+        if self.space != "g":
+            raise UserError("cross-mix acts in the space of g, which f* and g* share; write cross-mix:g.")
+        if not method.objective.mixes:
+            raise UserError(
+                f"cross-mix: cromo has no form for the objective {method.objective.kind}; use ntxent, dcl, "
+                "barlow or byol."
+            )
+
+    def nu(self, context: StepContext) -> float:
+        return super().nu(context) if self.fixed_nu is None else self.fixed_nu
+
+    def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
+        assert context.slots is not None
+        nu, count = self.nu(context), len(context.slots)
+        x = gather(views[X].transpose(0, 1), context.images)[share(count)].transpose(0, 1)  # the rows of our part of Y
+        return {self.mixture: nu * x + (1 - nu) * views[Y]}
+
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        nu, count, objective = self.nu(context), rep.counts[Y], rep.networks.objective
+        mixed, x = objective.anchors(Batch(rep, (self.mixture,))), objective.positives(Batch(rep, (X,)))[:, :count]
+        past = rep.raw(Y, "past.g", "past")
+        parts = [
+            nu * objective.pair(mixed[view], x[view], context.tau)
+            + (1 - nu) * objective.pair(mixed[view], past[view], context.tau)
+            for view in range(2)
+        ]
+        return (parts[0] + parts[1]) / 2
 
 
 def _ssl(rep: Representations, names: tuple[str, ...], space: str, tau: float) -> Tensor:

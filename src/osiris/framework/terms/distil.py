@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from osiris.errors import UserError
@@ -73,9 +74,13 @@ class Predict(Term):
     """BatchNorm in the predictor; default: unless the objective is contrastive."""
     tau: float | None = None
     """Temperature, if it is not that of the run (the original code: 0.2)."""
+    paired: bool = False
+    """CroMo: NT-Xent with prediction and target as two views, for each view of the image, instead of distillation."""
 
     @property
     def formula(self) -> str:
+        if self.paired:
+            return "½ Σ_v NTX(p g f(X_v), g* f*(X_v))"
         forth, back = "DISTIL(p g f(X) → g* f*(X))", "DISTIL(g* f*(X) → p g f(X))"
         return f"½ [{forth} + {back}]" if self.symmetric else forth
 
@@ -106,6 +111,10 @@ class Predict(Term):
             agree = self.distiller or objective.agree
             return agree(rep.raw(X, ("g", self.predictor)), rep.raw(X, "past.g", "past"))
         prediction, target, tau = rep(X, ("g", self.predictor)), rep(X, "past.g", "past"), self.tau or context.tau
+        if self.paired:
+            pairs = [torch.stack([prediction[view], target[view]]) for view in range(2)]
+            values = [losses.contrast_with_negatives(z, None, tau, objective.decoupled) for z in pairs]
+            return (values[0] + values[1]) / 2
         value = losses.distil(prediction, target, tau, self.positive, self.keep_other)
         if self.symmetric:
             value = (value + losses.distil(target, prediction, tau, self.positive, self.keep_other)) / 2
