@@ -25,7 +25,7 @@ from osiris.evaluation.statistics import Sample
 from osiris.files import write_text
 from osiris.framework.cost import total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method
-from osiris.framework.table1 import COLUMNS, Facts, facts
+from osiris.framework.table1 import COLUMNS, Facts, facts, group_of
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.comparison import published_ablation_table
 from osiris.report.framework_tables import cost_table, methods_table, storage_table
@@ -115,6 +115,8 @@ def numbers(name: str) -> str:
             if name in rows:
                 values = " | ".join(_value(rows[name].get(metric)) for metric in METRICS)
                 lines.append(f"| {benchmark} | {protocol} | {values} |")
+    if group_of(name) == "later":
+        return "The paper of Osiris does not have this method."
     if len(lines) == 2:
         return "The paper prints no numbers for it (Fig. 2 has bars alone)."
     return "\n".join([*lines, "", f"Percent, mean ± deviation over three seeds; {published.settings()}."])

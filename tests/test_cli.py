@@ -61,6 +61,25 @@ def test_every_method_trains_over_all_tasks_and_reports(method, tmp_path, capsys
     assert method in capsys.readouterr().out
 
 
+OBJECTIVES = ["dcl", "barlow", "vicreg", "byol", "simsiam", "mocov2+", "mocov3", "swav"]
+QUICK = {("er", "mocov3"), ("cassle", "swav"), ("osiris-d", "mocov2+")}
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [
+        pytest.param(method, objective, marks=() if (method, objective) in QUICK else pytest.mark.slow)
+        for method in ("ft", "er", "cassle", "osiris-d")
+        for objective in OBJECTIVES
+    ],
+)
+def test_every_objective_trains(method, objective, tmp_path):
+    assert train("--method", method, "--objective", objective, "--out", tmp_path / "run") == 0
+    found = metrics(tmp_path / "run")
+    assert found["method"] == f"{method}[objective={objective}]"
+    assert found["protocols"]["class-agnostic"]["A"] is not None
+
+
 def test_batch_norm_trains_too(tmp_path):
     assert train("--method", "osiris-d", "--norm", "bn", "--out", tmp_path / "run") == 0
 

@@ -16,7 +16,7 @@ from osiris.framework.cost import later_cost, measure_cost, throughput, total_co
 from osiris.framework.methods import READINGS, ZOO, find_method, past
 from osiris.framework.representations import Networks, Passes, Representations
 from osiris.framework.storage import Storage, measure_storage
-from osiris.framework.table1 import Facts, all_facts, measure_ticks
+from osiris.framework.table1 import Facts, facts, measure_ticks
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.tracing import Path, Scene, trace
 from osiris.models import EncoderConfig, ProjectorConfig
@@ -32,7 +32,7 @@ NAMES = [*PAPER, *READINGS, "osiris-d/shared-space", "osiris-d/no-cross", "osiri
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Facts]:
-    return {row.name: row for row in all_facts(RESNET, PROJECTOR) if row.name in PAPER}
+    return {name: facts(name, RESNET, PROJECTOR, 500, 32) for name in PAPER}
 
 
 def test_measured_ticks_differ_from_the_papers_for_ewc_and_cassle(rows: dict[str, Facts]) -> None:
@@ -226,10 +226,10 @@ class Unusual(Term):
 
 def test_a_term_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ZOO, "unusual", ZOO["ft"] | past(Unusual()))
-    row = next(row for row in all_facts(EncoderConfig(width=8), PROJECTOR, 50, 16) if row.name == "unusual")
+    row = facts("unusual", EncoderConfig(width=8), PROJECTOR, 50, 16)
     assert {key: str(cost) for key, cost in row.cost.items()} == {"f: X": "2+2", "f: Y": "1.5+1.5", "f*: Y": "1.5+0"}
     assert row.terms[1].reaches == ("f", "heads") and row.kind == "replay" and row.measured == (True, False, True)
-    table = cost_table([*all_facts(EncoderConfig(width=8), PROJECTOR, 50, 16)])
+    table = cost_table([row])
     assert "frozen: Y" in [column.name for column in table.columns]
     engine, stretch = tiny_engine(ZOO["unusual"], epochs=1)
     assert all(bool(result.finite) for result in train(engine, stretch[:2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
@@ -92,14 +93,14 @@ def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, 
     in_double(built)
     seen: list[dict[str, Tensor]] = []
     for phase in stretch:
-        steps = min(phase.steps, 2 if phase.task < 2 else 1)
+        phase = replace(phase, steps=min(phase.steps, 2 if phase.task < 2 else 1))
         built.model.begin_task(built.task_context(phase, 0))
-        for step in range(steps):
+        for step in range(phase.steps):
             result = built.step(phase, step)
             values = {f"value.{name}": value for name, value in result.values.items()}
             seen.append(values | {name: p.grad.clone() for name, p in _named(built) if p.grad is not None})
             built.model.after_step(built.task_context(phase, step + 1))
-        built.model.end_task(built.task_context(phase, steps))
+        built.model.end_task(built.task_context(phase, phase.steps))
     return [*seen, state(built)]
 
 

@@ -17,7 +17,8 @@ from osiris.training.config import Config
 from osiris.training.first_task import identity
 from tiny_runs import assert_same_run, benchmark, config, log, with_learning
 
-SHARED = sorted(set(ZOO) - {"ft", "offline", "d1-only", "der"})
+OWN = {"ft", "offline", "d1-only", "der", "cromo", "minred", "cla-e", "cla-r", "cla-b"}
+SHARED = sorted(set(ZOO) - OWN)
 
 
 def train(chosen: Config, out: Path, first_task: Path | None = None) -> Path:
@@ -66,8 +67,12 @@ def test_what_the_first_task_depends_on() -> None:
     ft = shareable(config("ft"))
     assert ft is not None and all(shareable(config(method)) == ft for method in SHARED)
     assert shareable(replace(config("er"), preset="paper")) == ft
-    assert all(shareable(config(method)) is None for method in ("offline", "d1-only"))
-    others = [config("der"), with_learning(config("ft"), memory_size=13), replace(config("ft"), seed=1)]
+    assert all(shareable(config(method)) is None for method in ("offline", "d1-only", "cla-e", "cla-b"))
+    others = [
+        *(config(method) for method in ("der", "cromo", "minred", "cla-r")),
+        with_learning(config("ft"), memory_size=13),
+        replace(config("ft"), seed=1),
+    ]
     others.append(replace(config("ft"), method=MethodConfig("ft", objective="dcl")))
     assert all(shareable(other) not in (ft, None) for other in others)
 

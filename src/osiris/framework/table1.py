@@ -24,8 +24,9 @@ GROUPS = {
     "reference": ("ft", "offline", "d1-only"),
     "replay": ("er", "er+", "er++", "der", "lump", "osiris-r"),
     "distillation": ("ewc", "cassle", "pocon", "osiris-d"),
+    "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"),
 }
-"""The groups of methods in the paper's tables."""
+"""The groups of methods in the paper's tables, and the methods that came after it."""
 YES, NO = True, False
 TICKS: dict[str, Ticks] = {
     "ft": (YES, NO, NO),
@@ -44,7 +45,7 @@ TICKS: dict[str, Ticks] = {
 
 
 def group_of(name: str) -> str:
-    """replay, distillation or reference; `other` for methods that are not in the paper."""
+    """reference, replay, distillation or later; `other` for methods that are not in the zoo."""
     return next((group for group, names in GROUPS.items() if name in names), "other")
 
 
@@ -66,7 +67,17 @@ class Facts:
     def kind(self) -> str:
         """Replay, distillation, or both."""
         replay = ["replay"] if self.storage.slots else []
-        return " + ".join(replay + (["distillation"] if self.group == "distillation" else [])) or "-"
+        distils = self.group == "distillation" or (
+            self.group == "later" and ("f*" in self.stores or "f~" in self.stores)
+        )
+        return " + ".join(replay + (["distillation"] if distils else [])) or "-"
+
+    @property
+    def origin(self) -> str:
+        """paper, later or reference."""
+        if self.stream != "continual":
+            return "reference"
+        return {"later": "later", "other": "own"}.get(self.group, "paper")
 
     @property
     def differences(self) -> tuple[str, ...]:

@@ -37,18 +37,20 @@ def methods_table(rows: Sequence[Facts]) -> Table:
                 notes.append(WHY.get((row.name, column), f"{row.name}: {column} differs from the paper"))
                 mark += f" [{len(notes)}]"
             ticks.append(mark)
-        body.append((row.name, *ticks, *(" ".join(_reached(row, role)) or "-" for role in ROLES)))
+        body.append((row.name, row.origin, *ticks, *(" ".join(_reached(row, role)) or "-" for role in ROLES)))
     explained = (
+        "from: the paper; later: published after it; reference: not continual",
         "isolated, cross, past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
         "isolated: a projector of L_current learns from X alone",
         "cross: X and Y meet in one loss; past: f learns from the memory or the past",
-        "→: the networks that get gradient from a loss; er+, er++ and lump have all three in one",
+        "→: the networks that get gradient from a loss; er+, er++, lump and cla-* join X and Y",
         "also er+/plus-replay, er+/plus-current, and osiris-r or osiris-d with /shared-space, /no-cross, /no-past",
     )
     return Table(
         title="Methods: Table 1 of the paper, and what was measured",
         columns=tuple(
-            Column(name) for name in ("method", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
+            Column(name)
+            for name in ("method", "from", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
         ),
         rows=tuple(body),
         notes=(*(f"[{number}] {note}" for number, note in enumerate(notes, start=1)), *explained),
@@ -79,7 +81,7 @@ def _reached(row: Facts, role: str) -> list[str]:
 
 
 def _rules(rows: Sequence[Facts]) -> frozenset[int]:
-    """A rule where the kind changes."""
+    """A rule where the group changes."""
     return frozenset(index for index in range(1, len(rows)) if rows[index].group != rows[index - 1].group)
 
 

@@ -33,6 +33,8 @@ def identity(config: Config, method: Method) -> dict[str, Any] | None:
     """What the first task depends on; None if no other run can have the same one, or if it is evaluated on the way."""
     if method.stream != "continual" or config.evaluation.evaluate_every or config.engine.track_overfitting:
         return None
+    if any(term.follows_first_task for term in method.terms):
+        return None
     kept = {
         name: value
         for name, value in settings(config).items()
@@ -40,7 +42,8 @@ def identity(config: Config, method: Method) -> dict[str, Any] | None:
     }
     fields = sorted(field for _, term, _ in method.weighted(0) for field in term.memory_fields)
     engine = {"engine.device": config.engine.device, "engine.micro_batch": config.engine.micro_batch}
-    return kept | engine | {"objective": method_to_dict(method)["objective"], "stored with the memory": fields}
+    memory = {"memory": method.memory, "stored with the memory": fields}
+    return kept | engine | memory | {"objective": method_to_dict(method)["objective"]}
 
 
 @dataclass

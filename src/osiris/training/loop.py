@@ -21,7 +21,7 @@ from osiris import processes
 from osiris.console import notice, warn
 from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
-from osiris.errors import Diverged, Stopped
+from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import collapsed
 from osiris.evaluation.metrics_file import RunMetrics

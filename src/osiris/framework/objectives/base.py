@@ -114,6 +114,12 @@ class Objective(Configurable):
         """Whether g has the shape of h, so that h can start as a copy of g."""
         return type(self).projector is Objective.projector
 
+    @property
+    def can_agree(self) -> bool:
+        """Whether past and present can be compared in the space of g (cassle)."""
+        kind = type(self)
+        return self.contrastive or kind.agree is not Objective.agree or kind.distiller is not Objective.distiller
+
     def loss(self, batch: Batch, tau: float) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define loss")
 

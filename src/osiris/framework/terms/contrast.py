@@ -158,7 +158,8 @@ class CrossMix(Mixed):
 
     @property
     def formula(self) -> str:
-        return "ν NTX(g f(ν X + (1 − ν) Y), g f(X)) + (1 − ν) NTX(g f(ν X + (1 − ν) Y), g* f*(Y))"
+        pairs = "ν NTX(g f(M_v), g f(X_v)) + (1 − ν) NTX(g f(M_v), g* f*(Y_v))"
+        return f"½ Σᵥ [{pairs}], M = ν X + (1 − ν) Y"
 
     @property
     def inputs(self) -> tuple[str, ...]:

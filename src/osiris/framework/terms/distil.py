@@ -80,7 +80,7 @@ class Predict(Term):
     @property
     def formula(self) -> str:
         if self.paired:
-            return "½ Σ_v NTX(p g f(X_v), g* f*(X_v))"
+            return "½ Σᵥ NTX(p g f(X_v), g* f*(X_v))"
         forth, back = "DISTIL(p g f(X) → g* f*(X))", "DISTIL(g* f*(X) → p g f(X))"
         return f"½ [{forth} + {back}]" if self.symmetric else forth
 
@@ -97,6 +97,8 @@ class Predict(Term):
             self.distiller.update(context.networks.objective)
 
     def check(self, method: Method) -> None:
+        if not method.objective.can_agree:
+            raise UserError(f"predict: cassle has no form for the objective {method.objective.kind}; use another one.")
         changed = [name for name in ("symmetric", "keep_other", "tau") if self.options[name]]
         changed += ["positive"] if self.positive == "other" else []
         if changed and not method.objective.contrastive:

@@ -92,6 +92,7 @@ class AlignAverage(_Align):
 
     kind: ClassVar[str] = "align-average"
     stores: ClassVar[str] = "f~, g~"
+    follows_first_task: ClassVar[bool] = True
     symbols: ClassVar[Mapping[str, str]] = {"aligner": "a", "average_encoder": "f~", "average_head": "g~"}
     rate: float = 0.999
     """The share of the old average in an update."""
