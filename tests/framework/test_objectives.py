@@ -88,7 +88,7 @@ def test_the_table_of_the_documentation_says_which_pairs_are_refused() -> None:
     lines = text.split("## Which methods take which objective")[1].strip().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[: lines.index("")]]
     (_, *objectives), _, *body = rows
-    assert set(objectives) == {name.split("(")[0] for name in PLAIN}
+    assert set(objectives) <= {name.split("(")[0] for name in PLAIN}
     methods = [method for names, *_ in body for method in names.split(", ")]
     assert set(ZOO) <= set(methods)
     for names, *cells in body:
@@ -119,7 +119,8 @@ def test_online_methods_equal_the_naive_computation(objective: str, method: str)
     case = situation(composed(method, objective))
     names = {"cla-b": ("X",), "minred": ("Y",)}.get(method, ("X", "Y"))
     reference = naive_objectives.Reference(case.naive(), objective, names)
-    stored = case.model.memory.field("target", case.context.slots) if method == "cla-r" else None
+    slots = case.context.slots
+    stored = case.model.memory.field("target", slots) if method == "cla-r" and slots is not None else None
 
     def parts() -> dict[str, tuple[float, Tensor]]:
         current = {"current": (1.0, reference.loss(*names))}
@@ -262,7 +263,7 @@ def test_an_objective_is_recorded_and_named() -> None:
 @pytest.mark.parametrize("objective", PLAIN)
 def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
     states = []
-    for method in ("ft", "osiris-d", "cassle", "pocon"):
+    for method in ("ft", "osiris-d", "pfr", "pocon"):
         engine, stretch = tiny_engine(composed(method, objective), epochs=1)
         results = train(engine, stretch[:1])
         assert all(bool(result.finite) for result in results)
