@@ -69,10 +69,11 @@ def expected(case: Situation, method: str, objective: str) -> dict[str, tuple[fl
 
 @pytest.mark.parametrize(("objective", "method"), PAIRS)
 def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) -> None:
-    if method == "pnr" and not (kind_of(objective).has_negatives or kind_of(objective).repulsion):
+    kind = kind_of(objective)
+    if method == "pnr" and not (kind.contrastive or kind.repulsion):
         with pytest.raises(UserError, match="pnr has no form"):
             composed(method, objective)
-    elif method == "cassle" and not kind_of(objective)().can_agree:
+    elif method == "cassle" and not kind().can_agree:
         with pytest.raises(UserError, match="cassle has no form"):
             composed(method, objective)
     else:
@@ -238,6 +239,7 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("ft", "simsiam", {"past": "distil:g"}, "distil:g is contrastive"),
         ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
         ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),
+        ("ft", "mocov2+", {"past": "pseudo-distil"}, "needs the queue of pseudo-contrast"),
         ("cromo", "vicreg", {}, "cromo has no form for the objective vicreg"),
         ("er", "ntxent", {"memory_policy": "minred"}, "use --method minred"),
         ("der", "ntxent", {"memory_policy": "quota"}, "stores no embeddings"),

@@ -259,6 +259,12 @@ class Reference:
                 found += [positive] if positive_in_denominator else []
                 distil.append(torch.stack(found).exp().sum().log() - positive)
             return mean(main), mean(distil)
+        if self.kind.startswith("mocov2"):
+            z = embed(self.model, self.together, [self.g])["X"]
+            keys = embed(self.model, self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
+            queue = torch.cat([self.queue, self.model.term("current").queue], dim=1)
+            swapped = [target[1], target[0]]  # the distillation looks for the same view in the queue of the same view
+            return mocov2(z, keys, queue), mocov2(prediction, swapped, queue.flip(0))
         wrong = [target[1], target[0]]
         pairs = [(p, t) for view in range(2) for p, t in zip(prediction[view], wrong[view])]
         if self.kind.startswith("vicreg"):

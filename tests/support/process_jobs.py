@@ -34,6 +34,7 @@ COMPOSED = {
     "osiris-d-vicreg": MethodConfig("osiris-d", objective="vicreg"),
     "osiris-r-simsiam": MethodConfig("osiris-r", objective="simsiam"),
     "er-mocov2+": MethodConfig("er", objective="mocov2+(queue_size=40)"),
+    "pnr-mocov2+": MethodConfig("pnr", objective="mocov2+(queue_size=40)"),
     "osiris-d-mocov3": MethodConfig("osiris-d", objective="mocov3"),
     "cassle-swav": MethodConfig("cassle", objective="swav(clusters=9,frozen_epochs=0,queue_size=20,queue_epoch=1)"),
 }

@@ -38,6 +38,8 @@ class Mocov2(WithAverage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.more_negatives: Tensor | None = None
+        """Further rows beside the queues in this step, [2, K, d] (pnr)."""
         if self.queue_size < 1:
             raise UserError(f"mocov2+(queue_size={self.queue_size}): the queue needs at least 1 place.")
 
@@ -50,10 +52,18 @@ class Mocov2(WithAverage):
             self.register_buffer("queue", normalise(torch.randn(2, self.queue_size, networks.width("g"))))
         self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
 
+    def start(self) -> None:
+        super().start()
+        self.more_negatives = None
+
+    def negatives(self) -> Tensor:
+        queue = self.get_buffer("queue")
+        return queue if self.more_negatives is None else torch.cat([queue, self.more_negatives], dim=1)
+
     def loss(self, batch: Batch, tau: float) -> Tensor:
         keys = self.targets(batch).normalised()
         self.waiting.append(keys)
-        return losses.queued(batch.normalised(), keys.flip(0), self.get_buffer("queue").flip(0), self.tau)
+        return losses.queued(batch.normalised(), keys.flip(0), self.negatives().flip(0), self.tau)
 
     def after_step(self, context: TaskContext) -> None:
         super().after_step(context)

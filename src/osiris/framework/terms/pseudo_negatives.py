@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from osiris.errors import UserError
 from osiris.framework import losses
-from osiris.framework.representations import Networks, Representations
-from osiris.framework.terms.base import StepContext, Term, X
+from osiris.framework.objectives import Mocov2
+from osiris.framework.objectives.base import enqueue
+from osiris.framework.representations import Networks, Representations, Unit, normalise
+from osiris.framework.terms.base import StepContext, TaskContext, Term, X
 from osiris.models import predictor
 from osiris.randomness import scoped
 
@@ -28,7 +31,11 @@ class _PseudoNegatives(Term):
 
     def check(self, method: Method) -> None:
         objective = method.objective
-        if not objective.has_negatives and objective.repulsion is None:
+        if isinstance(objective, Mocov2) and not isinstance(method.current[0], PseudoContrast):
+            raise UserError(
+                "pseudo-distil with mocov2+ needs the queue of pseudo-contrast; use --current pseudo-contrast."
+            )
+        if not (objective.has_negatives or isinstance(objective, Mocov2)) and objective.repulsion is None:
             raise UserError(
                 f"{self.kind}: pnr has no form for the objective {objective.kind}; use another --objective."
             )
@@ -38,7 +45,7 @@ class _PseudoNegatives(Term):
 class PseudoContrast(_PseudoNegatives):
     r"""L_current of PNR: NT-Xent with the past embeddings g*(f*(X)) of all other views as further negatives.
 
-    Objectives without negatives stay as they are.
+    With mocov2+, a queue of past embeddings of each view adds negatives. Objectives without negatives stay as they are.
     """
 
     kind: ClassVar[str] = "pseudo-contrast"
@@ -47,8 +54,23 @@ class PseudoContrast(_PseudoNegatives):
     def formula(self) -> str:
         return "NTX_g(X; negatives X ∪ g* f*(X))"
 
+    def attach(self, networks: Networks, seed: int) -> None:
+        self.waiting: Tensor | None = None
+        if isinstance(networks.objective, Mocov2):
+            queue = networks.objective.get_buffer("queue")
+            with scoped(seed, "init.past_queue"):
+                self.register_buffer("queue", normalise(torch.randn(queue.shape)))
+            self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
+
+    def after_step(self, context: TaskContext) -> None:
+        if self.waiting is not None:
+            enqueue(self.get_buffer("queue"), self.get_buffer("queue_position"), self.waiting)
+            self.waiting = None
+
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         objective, tau = rep.networks.objective, self.tau or context.tau
+        if isinstance(objective, Mocov2):
+            objective.more_negatives, self.waiting = self.get_buffer("queue"), rep(X, "past.g", "past")
         if not objective.has_negatives:
             return objective(rep, (X,), tau)
         z, past = rep(X), rep(X, "past.g", "past")
@@ -60,6 +82,7 @@ class PseudoContrast(_PseudoNegatives):
 class PseudoDistil(_PseudoNegatives):
     r"""L_past of PNR: predictions p(g(f(X))) find the past embedding of their view; other views are negatives.
 
+    With mocov2+, the negatives are the queues of keys and of past embeddings of the same view.
     Objectives without negatives: agree(p(z_v), z*_v) - b repel(p(z_v), z*_v'), v' the other view.
     """
 
@@ -77,12 +100,16 @@ class PseudoDistil(_PseudoNegatives):
     def attach(self, networks: Networks, seed: int) -> None:
         with scoped(seed, "init.predictor"):
             self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm=True)
+        if networks.objective.unit_predictions:
+            self.predictor = nn.Sequential(Unit(), self.predictor)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         objective, tau, heads = rep.networks.objective, self.tau or context.tau, ("g", self.predictor)
         if objective.has_negatives:
             prediction, past = rep(X, heads), rep(X, "past.g", "past")
             return losses.pseudo_distil(prediction, past, rep(X), tau, self.positive_in_denominator)
+        if isinstance(objective, Mocov2):
+            return losses.queued(rep(X, heads), rep(X, "past.g", "past"), objective.negatives(), objective.tau)
         prediction, past = rep.raw(X, heads), rep.raw(X, "past.g", "past")
         weight = objective.repulsion if self.repulsion is None else self.repulsion
         assert weight is not None
