@@ -143,7 +143,7 @@ class Project(Term):
         return frozenset()
 
     def attach(self, networks: Networks, seed: int) -> None:
-        features = networks.encoder_config.features
+        features = networks.features
         with scoped(seed, "init.predictor"):
             self.predictor = mlp(features, self.hidden, features, first_bias=False)
 
