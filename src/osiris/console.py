@@ -21,8 +21,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-def notice(text: str) -> None:
-    messages.print(f"[dim]note:[/dim] {escape(printable(text))}", highlight=False)
+def say(text: str) -> None:
+    """Print a result as it is: no markup, no control characters, no line breaks added."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def notice(*texts: str) -> None:
+    for text in texts:
+        messages.print(f"[dim]note:[/dim] {escape(printable(text))}", highlight=False)
 
 
 def warn(text: str) -> None:

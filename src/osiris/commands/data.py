@@ -47,7 +47,7 @@ UNLABELLED_ROWS = 6
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, notice, printable
+    from osiris.console import console, notice, say
     from osiris.data.benchmarks import load_benchmark
     from osiris.data.cache import bytes_on_disk
 
@@ -60,8 +60,7 @@ def run(args: Args) -> int:
     benchmark = load_benchmark(args)
     if args.verify:
         benchmark = _verify(benchmark, args)
-    for text in benchmark.notices:
-        notice(text)
+    notice(*benchmark.notices)
     console.print(_table(benchmark))
     place, (_, height, width) = benchmark.location, benchmark.train.images.shape
     test = "no" if benchmark.test is None else f"{len(benchmark.test):,}"
@@ -72,28 +71,26 @@ def run(args: Args) -> int:
         f"cache     {cache}",
         f"checksum  {benchmark.checksum}{' (verified)' if args.verify else ''}",
     ):
-        console.print(printable(line), soft_wrap=True, markup=False)
+        say(line)
     if args.show:
         for path in write_contact_sheets(benchmark, args.out):
-            console.print(f"wrote {path}", soft_wrap=True, markup=False)
+            say(f"wrote {path}")
     return 0
 
 
 def _clean() -> None:
     import shutil
 
-    from osiris.console import console, printable
+    from osiris.console import say
     from osiris.data.cache import bytes_on_disk, stale_entries
     from osiris.files import cache_directory
 
     entries = {directory: (bytes_on_disk(directory), reason) for directory, reason in stale_entries().items()}
     for directory, (size, reason) in entries.items():
         shutil.rmtree(directory)
-        console.print(
-            printable(f"removed {directory.name} ({size >> 20:,} MB): {reason}"), soft_wrap=True, markup=False
-        )
+        say(f"removed {directory.name} ({size >> 20:,} MB): {reason}")
     total = sum(size for size, _ in entries.values()) >> 20
-    console.print(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}", soft_wrap=True)
+    say(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}")
 
 
 def _verify(benchmark: Benchmark, config: BenchmarkConfig) -> Benchmark:

@@ -32,7 +32,7 @@ class Args:
 
 def run(args: Args) -> int:
     from osiris.commands.show import metrics_table
-    from osiris.console import console
+    from osiris.console import console, say
     from osiris.evaluation.metrics_file import read_metrics
     from osiris.sweep.grid import Grid, GridDirectory
     from osiris.sweep.runner import finish, run_grids
@@ -42,10 +42,9 @@ def run(args: Args) -> int:
     run_grids(directory, [grid], args.jobs)
     page = finish(directory, grid.runs(), args.out / "report", title="osiris demo: tinyworld")
     console.print(metrics_table([read_metrics(directory.folder(run) / "metrics.json") for run in grid.runs()]))
-    console.print(
+    say(
         "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
-        "the KNN does not know the task, task-aware: it does.",
-        highlight=False,
+        "the KNN does not know the task, task-aware: it does."
     )
-    console.print(f"{time.monotonic() - started:.0f} seconds. Open [bold]{page}[/bold] in a browser.", highlight=False)
+    say(f"{time.monotonic() - started:.0f} seconds. Open {page} in a browser.")
     return 0

@@ -30,15 +30,14 @@ def run(args: Args) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    from osiris.console import console, notice
+    from osiris.console import notice, say
     from osiris.files import write_atomically
     from osiris.learner import Learner
 
     paths, features, notices = Learner(args.state).embed_files(args.folder)
-    for text in notices:
-        notice(text)
+    notice(*notices)
     vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
     table = pyarrow.table({"path": [str(path) for path in paths], "vector": vectors})
     write_atomically(args.out, lambda temporary: pyarrow.parquet.write_table(table, temporary))
-    console.print(f"{len(paths)} vectors of {features.shape[1]} numbers in {args.out}", markup=False, highlight=False)
+    say(f"{len(paths)} vectors of {features.shape[1]} numbers in {args.out}")
     return 0

@@ -94,7 +94,7 @@ def run_folder(target: Path) -> Path | None:
 def run(args: Args) -> int:
     import torch
 
-    from osiris.console import console, notice
+    from osiris.console import console, notice, say
     from osiris.evaluation.baselines import ENCODERS
     from osiris.evaluation.encoder_files import LoadedEncoder
     from osiris.evaluation.fingerprint import digest, fingerprint
@@ -110,8 +110,7 @@ def run(args: Args) -> int:
     encoders = load_encoders(args)
     size = next((encoder.image_size for encoder in encoders.values()), None)
     benchmark = load_at_size(size, args.data)
-    for text in benchmark.notices:
-        notice(text)
+    notice(*benchmark.notices)
     if args.baseline is not None:
         encoders = {args.baseline: LoadedEncoder(ENCODERS[args.baseline](benchmark), {"baseline": args.baseline})}
     benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
@@ -127,7 +126,7 @@ def run(args: Args) -> int:
     elif args.target is not None and args.target.is_dir():
         write_metrics(args, benchmark, scores, identity, out, device)
     console.print(table(list(encoders), scores, benchmark.name))
-    console.print(f"protocol fingerprint {identity.hash}; results in {out}", highlight=False, soft_wrap=True)
+    say(f"protocol fingerprint {identity.hash}; results in {out}")
     return 0
 
 

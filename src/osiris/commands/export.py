@@ -33,16 +33,16 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, notice, printable
+    from osiris.console import notice, say
     from osiris.export import export
     from osiris.learner import Learner
 
     out = args.out or Path(f"{args.state.resolve().name}-{args.format}")
     exported = export(Learner(args.state).run, out, args.format)
-    console.print(f"{printable(str(out))}: {', '.join(exported.files)}", markup=False, highlight=False)
+    say(f"{out}: {', '.join(exported.files)}")
     if exported.difference is None:
         notice("the features were not compared with those of osiris, because timm cannot be imported here.")
     else:
         text = f"features agree with those of osiris to {exported.difference:.1e} of the largest one"
-        console.print(text, markup=False, highlight=False)
+        say(text)
     return 0

@@ -56,7 +56,7 @@ class Args:
 def run(args: Args) -> int:
     if args.folder is None and not args.forget:
         raise UserError("give a folder of images to learn from, or --forget FILE; see osiris observe --help.")
-    from osiris.console import console, notice
+    from osiris.console import notice, say
     from osiris.learner import Learner
 
     names = ("epochs", "memory_size", "image_size")
@@ -67,5 +67,5 @@ def run(args: Args) -> int:
     if args.folder is not None:
         learner.observe(args.folder, args.name, args.quiet, args.keep_tasks)
         episodes = len(learner.status()["episodes"])
-        console.print(f"{args.state}: {episodes} episodes. `osiris status {args.state}` says more.", markup=False)
+        say(f"{args.state}: {episodes} episodes. `osiris status {args.state}` says more.")
     return 0

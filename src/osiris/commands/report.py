@@ -31,7 +31,7 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.console import console
+    from osiris.console import say
     from osiris.errors import UserError
     from osiris.files import require_writable
     from osiris.report.page import make_report
@@ -42,5 +42,5 @@ def run(args: Args) -> int:
         raise UserError(f"--out {args.out} is a run directory; write the report elsewhere, such as {args.out}/report.")
     require_writable(args.out)
     page = make_report(list(args.runs), args.out, args.title, args.slow)
-    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+    say(f"report: {page}")
     return 0

@@ -44,7 +44,7 @@ class Args:
 def run(args: Args) -> int:
     import os
 
-    from osiris.console import console
+    from osiris.console import say
     from osiris.reproduce.recipes import find_recipe
     from osiris.sweep.grid import GridDirectory
     from osiris.sweep.plan import print_plan
@@ -66,6 +66,6 @@ def run(args: Args) -> int:
         for shown in recipe.files:
             stem = page.parent / shown.format(benchmark=benchmark)
             for path in sorted(stem.parent.glob(f"{stem.name}.*")):
-                console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+                say(str(path))
+    say(f"report: {page}")
     return 0

@@ -38,7 +38,7 @@ class Args:
 def run(args: Args) -> int:
     from rich.table import Table
 
-    from osiris.console import console, notice, printable
+    from osiris.console import console, notice, printable, say
     from osiris.errors import UserError
     from osiris.files import require_writable
     from osiris.learner import Learner
@@ -49,8 +49,7 @@ def run(args: Args) -> int:
         raise UserError(f"--out {args.out}: the contact sheet is an image; use a name that ends in .png or .jpg.")
     require_writable(args.out.parent)
     hits, notices = Learner(args.state).search(args.folder, args.query, args.count)
-    for text in notices:
-        notice(text)
+    notice(*notices)
     table = Table(title=f"nearest to {printable(str(args.query))}")
     for column in ("", "image", "similarity"):
         table.add_column(column, justify="left" if column == "image" else "right", overflow="fold")
@@ -58,7 +57,7 @@ def run(args: Args) -> int:
         table.add_row(str(place), printable(str(path)), f"{similarity:.3f}")
     console.print(table, markup=False)
     draw(args.query, [path for path, _ in hits], args.out)
-    console.print(f"contact sheet: {printable(str(args.out))}", markup=False, highlight=False)
+    say(f"contact sheet: {args.out}")
     return 0
 
 

@@ -24,7 +24,7 @@ class Args:
 def run(args: Args) -> int:
     from rich.table import Table
 
-    from osiris.console import console, notice, printable
+    from osiris.console import console, notice, printable, say
     from osiris.learner import Learner
 
     status = Learner(args.state).status()
@@ -41,5 +41,5 @@ def run(args: Args) -> int:
     if status["health"] is not None:
         health = status["health"]
         text = f"features: {health.dimension} numbers, effective rank {health.effective_rank:.1f}"
-        console.print(f"{text}, spread {health.spread:.2f}", highlight=False)
+        say(f"{text}, spread {health.spread:.2f}")
     return 0

@@ -117,7 +117,7 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
 
 def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
-    from osiris.console import console
+    from osiris.console import say
     from osiris.sweep.runner import run_search
     from osiris.sweep.search import parse_range, shown
 
@@ -132,13 +132,13 @@ def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
             raise UserError(
                 f"every trial of {first.method} on {first.benchmark} failed; see {args.out / 'search.csv'}."
             )
-        console.print(f"{first.method} on {first.benchmark}, A on validation images:", highlight=False)
+        say(f"{first.method} on {first.benchmark}, A on validation images:")
         for trial in ranking[:5]:
             tasks, accuracy = study.scores[trial]
-            console.print(f"  {accuracy:5.1f} after {tasks} tasks  {shown(trial)}", highlight=False, soft_wrap=True)
+            say(f"  {accuracy:5.1f} after {tasks} tasks  {shown(trial)}")
         command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
-        console.print(f"osiris sweep {command} --set {shown(ranking[0])}", highlight=False, soft_wrap=True)
-    console.print(f"all trials: {args.out / 'search.csv'}", highlight=False, soft_wrap=True)
+        say(f"osiris sweep {command} --set {shown(ranking[0])}")
+    say(f"all trials: {args.out / 'search.csv'}")
     return 0
 
 
@@ -166,7 +166,7 @@ def show_plan(args: Args, grids: list[Grid]) -> int:
 
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
-    from osiris.console import console
+    from osiris.console import say
     from osiris.evaluation.runs import load_runs
     from osiris.report.comparison import main_table
     from osiris.report.studies import studies
@@ -180,8 +180,8 @@ def summarise(directory: GridDirectory) -> int:
         for study in studies(load_runs(finished))[0] if finished else []:
             if study.protocols:
                 show(main_table(study, study.protocols[0]), "text")
-    console.print(f"results: {directory.path / 'results.csv'}", highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    say(f"results: {directory.path / 'results.csv'}")
+    say(f"report: {page}")
     return 0
 
 

@@ -130,7 +130,7 @@ def default_out(config: Config) -> Path:
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, messages, printable
+    from osiris.console import console, messages, printable, say
 
     config, out = args.config, args.out or default_out(args.config)
     if not args.quiet:
@@ -149,5 +149,5 @@ def run(args: Args) -> int:
     metrics = train(config, out, args.quiet, not args.no_lock, None, None, None, args.first_task, args.stop_after_task)
     if metrics is not None:
         console.print(metrics_table([metrics]))
-        console.print(f"run directory: {printable(str(out))}", markup=False, highlight=False)
+        say(f"run directory: {out}")
     return 0

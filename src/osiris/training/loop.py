@@ -170,8 +170,7 @@ class Training:
                 if state is not None:
                     task = min(self.position.task + 1, len(self.phases))
                     notice(f"continuing {directory.path} in task {task} at step {self.position.step}")
-                for text in notices:
-                    notice(text)
+                notice(*notices)
                 directory.record(config, method_to_dict(self.method), str(self.device), processes.world_size())
                 self.files.repair_evaluations(possible=plan is None)
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
