@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from osiris.cli import main
 from osiris.commands import train as train_command
@@ -122,9 +123,17 @@ def test_the_cost_of_the_papers_ft_by_hand(own_cache):
     costs = plan.Costs()
     assert costs._passes(run.config, sizes) == 50_000 * 200 * 2 * 3
     assert plan.evaluation_passes(run.config, sizes, 5) == 5 * 60_000
+    assert costs._passes(run.config, sizes, first_task=False) == 40_000 * 200 * 2 * 3, "taken from another run"
     tiny = plan.sizes_of(GridRun("ft", "structured-tiny-imagenet", 0, "paper").config)
     assert tiny is not None and tiny.train_per_task == [10_000] * 10 and tiny.side == 64
     assert plan.sizes_of(GridRun("ft", "folder:photos", 0, "fast").config) is None
+
+
+def test_speed_is_measured_in_processor_time(own_cache, monkeypatch: pytest.MonkeyPatch):
+    """The clock on the wall would count the work of other programs."""
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: pytest.fail("wall time"))
+    monkeypatch.setattr("osiris.training.devices.choose_device", lambda name: torch.device("cpu"))
+    assert plan._speed(GridRun("ft", "tinyworld", 0, "smoke").config, 16) > 0
 
 
 def test_the_grid_of_the_published_results_can_start():

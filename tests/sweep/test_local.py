@@ -15,10 +15,11 @@ import pytest
 import osiris
 from osiris.cli import main
 from osiris.errors import UserError
-from osiris.sweep.attempts import in_progress, read_journal, status_of
+from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory
 from osiris.sweep.local import divide_cores
-from osiris.sweep.runner import run_grids, sweep
+from osiris.sweep.runner import run_grids
+from tiny_runs import write_arrays
 
 SMALL = {"epochs": ("1",), "train_per_class": ("8",), "bank_per_class": ("6",), "test_per_class": ("2",)}
 
@@ -61,30 +62,46 @@ def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: Path):
-    """Kill the sweep or one of its runs at random moments until all runs are finished."""
-    grid = Grid(("ft", "er", "osiris-d"), seeds=(0, 1), preset="smoke", settings=SMALL)
-    sweep(grid.methods, grid.benchmarks, grid.seeds, grid.preset, grid.settings, tmp_path / "whole", jobs=2)
-    killed = GridDirectory(tmp_path / "killed")
-    options = [f"{name}={value[0]}" for name, value in SMALL.items()]
-    command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--seeds", "0", "1"]
-    command += ["--preset", "smoke", "--set", *options, "--out", str(killed.path), "--jobs", "2", "--retries", "9"]
-    choose, deadline = random.Random(0), time.monotonic() + 900
-    while time.monotonic() < deadline:
+def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+    """At random steps of its runs, kill one of them, then the sweep, then let SIGTERM stop it."""
+    sizes = {"epochs": "10", "batch_size": "12", "memory_size": "12", "k": "3", "threads": "1", "save_every": "0"}
+    grid = Grid(
+        ("ft", "osiris-d"),
+        (write_arrays(tmp_path / "tiny.npz"),),
+        (0, 1),
+        "smoke",
+        {name: (value,) for name, value in (sizes | {"log_every": "1"}).items()},
+    )
+    directories = [GridDirectory(tmp_path / name) for name in ("whole", "killed")]
+    command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--benchmarks", *grid.benchmarks]
+    command += ["--seeds", "0", "1", "--preset", "smoke", "--jobs", "2", "--out", str(directories[1].path)]
+    command += ["--set", *(f"{name}={value[0]}" for name, value in grid.settings.items())]
+    choose, seen, deadline = random.Random(0), 0, time.monotonic() + 3000
+
+    def steps() -> int:
+        return sum(last_step(path).get("total_step", 0) for path in directories[1].path.glob("runs/*/log.jsonl"))
+
+    for number in (None, signal.SIGKILL, signal.SIGTERM):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(choose.uniform(4, 12))
-        holders = [path.read_text().split() for path in killed.path.glob("runs/*/.lock") if in_progress(path.parent)]
-        if holders and choose.random() < 0.5:
-            os.kill(int(choose.choice(holders)[1]), signal.SIGKILL)
-            time.sleep(2)
-        process.send_signal(choose.choice([signal.SIGKILL, signal.SIGTERM]))
+        seen = steps() + choose.randint(5, 40)
+        while steps() < seen:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        if number is None:
+            locks = [path for path in directories[1].path.glob("runs/*/.lock") if in_progress(path.parent)]
+            os.kill(int(choose.choice(locks).read_text().split()[1]), signal.SIGKILL)
+        process.send_signal(number or signal.SIGKILL)
         process.wait()
-        if all(killed.finished(run) for run in grid.runs()):
-            break
-    run_grids(killed, [grid], jobs=2)
-    assert main(["sweep", "report", str(killed.path)]) == 0
-    for name in ("results.csv", "report/tables/tinyworld-class-agnostic.csv"):
-        assert (killed.path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert steps() < 4 * 90, "killed before the end"
+    for directory in directories:
+        run_grids(directory, [grid], jobs=2)
+        assert main(["sweep", "report", str(directory.path)]) == 0
+    whole, killed = (
+        {path.relative_to(directory.path): path.read_bytes() for path in directory.path.glob("report/tables/*")}
+        | {"results.csv": (directory.path / "results.csv").read_bytes()}
+        for directory in directories
+    )
+    assert len(whole) > 1 and whole == killed
 
 
 def test_a_failure_from_python(tmp_path: Path):

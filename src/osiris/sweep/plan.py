@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import osiris
@@ -14,6 +15,7 @@ from osiris.evaluation.fingerprint import digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.models.config import EncoderConfig
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.sharing import first_task_files
 from osiris.training.config import Config, to_dict
 
 PROBE_SECONDS = 1.0
@@ -50,13 +52,14 @@ class Costs:
             self.known = {}
         self.measured = False
 
-    def of(self, run: GridRun) -> Cost | None:
-        """None where the size of the benchmark is known only after reading the data."""
+    def of(self, run: GridRun, first_task: bool = True) -> Cost | None:
+        """None where the size of the benchmark is known only after reading the data. `first_task`: whether the run
+        trains it, or takes that of another run."""
         config = run.config
         sizes = sizes_of(config)
         if sizes is None:
             return None
-        training, stages = self._passes(config, sizes), self._stages(config, sizes)
+        training, stages = self._passes(config, sizes, first_task), self._stages(config, sizes)
         parts = [
             self._cost(config, config.learning.view_size or sizes.side, training),
             self._cost(config, sizes.side, evaluation_passes(config, sizes, stages)),
@@ -75,14 +78,14 @@ class Costs:
         if self.measured:
             write_json(self.path, self.known)
 
-    def _passes(self, config: Config, sizes: Sizes) -> float:
+    def _passes(self, config: Config, sizes: Sizes, first_task: bool = True) -> float:
         """Encoder forward passes of single views in training, a backward pass counted as two."""
         key = ["passes", osiris.__version__, to_dict(config.method), len(sizes.train_per_task)]
         first, later = (
             self._measure([*key, part], lambda part=part: _passes_per_image(config, part)) for part in (0, 1)
         )
         images = [count * config.learning.epochs for count in sizes.train_per_task]
-        return images[0] * first + sum(images[1:]) * later
+        return first_task * images[0] * first + sum(images[1:]) * later
 
     def _stages(self, config: Config, sizes: Sizes) -> int:
         """Number of evaluations at task ends: one for a method that is not continual."""
@@ -154,7 +157,7 @@ def _speed(config: Config, side: int) -> float:
     def now() -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.process_time() / torch.get_num_threads() if device.type == "fast" else time.perf_counter()
+        return time.process_time() / torch.get_num_threads() if device.type == "cpu" else time.perf_counter()
 
     try:
         model = build_encoder(config.encoder).to(device)
@@ -171,10 +174,12 @@ def _speed(config: Config, side: int) -> float:
 
 def print_plan(directory: GridDirectory, jobs: int) -> None:
     """The commands as they would be typed, with their costs as comments: the output is a script."""
-    costs = Costs()
+    costs, first_tasks, trained = Costs(), first_task_files(directory, directory.runs), set[Path]()
     every = []
     for run in directory.runs:
-        every.append(costs.of(run))
+        file = first_tasks.get(run)
+        every.append(costs.of(run, first_task=file not in trained))
+        trained |= set() if file is None else {file}
         command = ["osiris", "train", *run.arguments, "--out", str(directory.folder(run))]
         print(f"{shlex.join(command)}    # {describe(every[-1])}", flush=True)
     costs.save()
