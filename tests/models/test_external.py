@@ -12,6 +12,7 @@ from osiris.errors import UserError
 from osiris.models import EncoderConfig, build_encoder, feature_count
 from osiris.models.external import architecture_of, encoder_name, freeze_layers, register_encoder
 from osiris.models.normalisation import BatchNorm
+from osiris.sweep.grid import GridRun
 from osiris.training.presets import preset
 
 
@@ -62,8 +63,6 @@ def test_the_name_and_the_constructor_are_recorded_but_never_imported() -> None:
         build_encoder(EncoderConfig(encoder="own:system"), architecture={"constructor": "os.system"})
     with pytest.raises(UserError, match="not a name"):
         register_encoder(Small, "../x")
-    with pytest.raises(UserError, match="unknown encoder 'resnet19'"):
-        build_encoder(EncoderConfig(encoder="resnet19"))
     register_encoder(lambda: 3, "three")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="returned int"):
         build_encoder(EncoderConfig(encoder="own:three"))
@@ -95,7 +94,10 @@ def test_the_first_layers_and_what_precedes_them_are_frozen(part: float, trained
 
 
 def test_presets_suit_the_encoder() -> None:
+    with pytest.raises(UserError, match="unknown encoder 'resnet19'"):
+        preset("fast", "tinyworld", "resnet19")
     named = preset("fast", "tinyworld", "resnet34")
+    assert GridRun("er", "tinyworld", 0, "fast", (("encoder", "resnet34"),)).config.encoder == named.encoder
     assert named.encoder == EncoderConfig(blocks=(3, 4, 6, 3)) and named.learning.view_size is None
     own = preset("fast", "tinyworld", encoder_name(Small))
     assert own.encoder.description == {"encoder": "own:Small"} and own.learning.optimiser == "adamw"

@@ -18,6 +18,7 @@ import osiris
 from osiris import cli
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_encoder
+from osiris.evaluation.overfitting import checkpoint_networks
 from osiris.learner import Learner
 from osiris.models import EncoderConfig, build_encoder, feature_count
 from osiris.models.external import architecture_of
@@ -68,6 +69,12 @@ def test_size_and_normalisation_come_from_the_model(folder: Path, tmp_path: Path
     assert encoder_flops(EncoderConfig(encoder=f"hf:{folder}"), 16) > 2 * 4 * 3 * 64 * 16
 
 
+def test_a_pretrained_encoder_is_evaluated_as_it_is(folder: Path, tmp_path: Path, capsys) -> None:
+    data = ["--benchmark", "tinyworld", "--bank-per-class", "3", "--test-per-class", "1", "--k", "2"]
+    command = ["evaluate", "--encoder", f"hf:{folder}", "--out", str(tmp_path), "--threads", "1"]
+    assert cli.main([*command, *data, "--image-size", "24"]) == 0 and "fingerprint" in capsys.readouterr().out
+
+
 def test_pickles_other_models_and_missing_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     def attempt() -> None:
         build_encoder(EncoderConfig(encoder=f"hf:{tmp_path}"))
@@ -81,7 +88,7 @@ def test_pickles_other_models_and_missing_weights_are_refused(folder: Path, tmp_
     with pytest.raises(UserError, match=r"has no weights for model\.embeddings"):
         attempt()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(UserError, match="type bert; supported are"):
+    with pytest.raises(UserError, match=r"^hf:.* is a model of the type bert; supported are"):
         attempt()
     with pytest.raises(UserError, match="neither a directory nor"):
         preprocessing(f"hf:{tmp_path / 'nowhere'}")
@@ -95,7 +102,7 @@ def test_pickles_other_models_and_missing_weights_are_refused(folder: Path, tmp_
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UserError, match=r"pip install 'osiris-ucl\[transformers\]'"):
+    with pytest.raises(UserError, match=r"^--encoder hf:.* pip install 'osiris-ucl\[transformers\]'"):
         build_encoder(EncoderConfig(encoder=f"hf:{folder}"))
     with pytest.raises(UserError, match=r"pip install 'osiris-ucl\[timm\]'"):
         build_encoder(EncoderConfig(encoder="timm:resnet18"))
@@ -134,7 +141,7 @@ def test_timm_models_are_read_from_safetensors(monkeypatch: pytest.MonkeyPatch, 
     assert preprocessing(f"timm:{tmp_path}") == Preprocessing(24, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     again = build_encoder(EncoderConfig(encoder="timm:x"), architecture=architecture_of("timm:x", encoder))
     assert again.state_dict().keys() == encoder.state_dict().keys()
-    with pytest.raises(UserError, match="not the name of a timm architecture"):
+    with pytest.raises(UserError, match=r"^.hf-hub:someone/model. is not the name of a timm architecture"):
         build_encoder(EncoderConfig(encoder="timm:x"), architecture={"timm": "hf-hub:someone/model"})
 
 
@@ -168,7 +175,8 @@ def test_a_learner_continues_from_a_pretrained_encoder_and_does_not_need_its_fil
     assert changed and not any("embeddings" in name or "layers.0." in name for name in changed)  # freeze 0.5
     assert any("layers.1." in name for name in changed)
     assert learner.config.data.image_size == 16 and learner.embed(tmp_path / "1").shape[1] == 16
-    _, metadata = load_tensors(state / "checkpoints" / "task-02.safetensors")
-    assert metadata["mean"] == [0.5, 0.4, 0.3]
+    tensors, metadata = load_tensors(state / "checkpoints" / "task-02.safetensors")
+    networks, batch = checkpoint_networks(tensors, metadata), torch.randn(2, 3, 16, 16)
+    assert metadata["mean"] == [0.5, 0.4, 0.3] and torch.equal(networks["encoder"].eval()(batch), learned(batch))
     with pytest.raises(UserError, match=r"encoder\.encoder is 'hf:"):
         Learner(state, encoder="hf:other").observe(tmp_path / "1")

@@ -99,6 +99,7 @@ def run(args: Args) -> int:
     from osiris.evaluation.encoder_files import LoadedEncoder
     from osiris.evaluation.fingerprint import digest, fingerprint
     from osiris.files import require_writable
+    from osiris.models.external import is_pretrained
     from osiris.training.devices import choose_device
 
     check(args)
@@ -109,6 +110,8 @@ def run(args: Args) -> int:
     device = choose_device(args.device)
     encoders = load_encoders(args)
     size = next((encoder.image_size for encoder in encoders.values()), None)
+    if args.encoder is not None and is_pretrained(args.encoder):
+        size = args.data.image_size or size  # the size of pretraining is a default, not a must
     benchmark = load_at_size(size, args.data)
     notice(*benchmark.notices)
     if args.baseline is not None:

@@ -79,7 +79,7 @@ def checkpoint_overfitting(
     the memory. `views`, `size` and `tau` are those of the run's training, so that both ways measure the same."""
     task = int(metadata["task"])
     networks = checkpoint_networks(tensors, metadata)
-    two_views = TwoViews(benchmark.mean, benchmark.std, views)
+    two_views = TwoViews(metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std), views)
     past = (benchmark.train.task < task).nonzero().squeeze(1)
     held = tensors["memory.source"][tensors["memory.task"] < task]
 
@@ -95,20 +95,27 @@ def checkpoint_overfitting(
 
 
 def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
-    """`encoder`, and `g` and `h` where the checkpoint has them; UserError if the tensors do not fit the metadata."""
+    """`encoder`, and `g` and `h` where the checkpoint has them; UserError if the tensors do not fit the metadata, or if
+    the encoder is one of the user's own that this process does not know."""
+    architecture = metadata.get("architecture", {})
     try:
         shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
         heads = ProjectorConfig(**metadata["projector"])
-        if shape.encoder is not None:
-            raise UserError(f"this is not available for encoders of other libraries and your own ({shape.encoder})")
         with torch.device("meta"):  # no memory for sizes that a file merely claims
-            networks = nn.ModuleDict({"encoder": build_encoder(shape)})
+            networks = nn.ModuleDict({"encoder": build_encoder(shape, architecture=architecture)})
             for name in ("g", "h"):
                 if f"{name}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
-                    networks[name] = projector(shape.features, heads.projector_hidden, heads.projector_output)
+                    features = tensors[f"{name}.fc1.weight"].shape[1] if shape.encoder else shape.features
+                    networks[name] = projector(features, heads.projector_hidden, heads.projector_output)
         for name, module in networks.items():
             state = {key: tensors[f"{name}.{key}"] for key in module.state_dict()}
             module.load_state_dict(state, assign=True)
+        if shape.encoder is not None:  # the sizes are real; now with the buffers that no checkpoint holds
+            state = networks["encoder"].state_dict()
+            networks["encoder"] = build_encoder(shape, architecture=architecture)
+            networks["encoder"].load_state_dict(state)
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"the tensors of a checkpoint do not fit its metadata ({type(error).__name__}).") from error
     return networks

@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from osiris.errors import UserError
-from osiris.models.config import ARCHITECTURES
 from osiris.models.normalisation import BatchNorm
 
 EncoderSource = str | nn.Module | Callable[[], nn.Module]
@@ -76,15 +75,12 @@ def build_external(name: str, architecture: Architecture | None = None) -> nn.Mo
         module = _registered[name].build()
         if not isinstance(module, nn.Module):
             raise UserError(f"{name}: the function returned {type(module).__name__}, not a torch.nn.Module.")
-    elif name.startswith("own:"):
+    else:
         recorded = architecture["constructor"] if architecture and "constructor" in architecture else "?"
         raise UserError(
             f"{name} is an encoder of the user's own (recorded as {recorded}), unknown to this process. Pass the "
             "same module or function again: osiris.register_encoder(...) to load the run, encoder=... to continue it."
         )
-    else:
-        known = ", ".join(ARCHITECTURES)
-        raise UserError(f"unknown encoder {name!r}; use hf:NAME, timm:NAME, {known}, or a module in Python.")
     return with_global_batch_norm(module)
 
 

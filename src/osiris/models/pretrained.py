@@ -84,6 +84,8 @@ def rebuild(name: str, architecture: Architecture) -> nn.Module:
         record = {key: value for key, value in architecture["transformers"].items() if "attn_implementation" not in key}
         config = _checked(from_record(**record), name)
         return TransformersEncoder(_transformers("AutoModel").from_config(config, dtype=torch.float32))
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the checkpoint does not describe its encoder {name} completely ({error}).") from error
 
@@ -127,6 +129,8 @@ def _load_transformers(model: str) -> nn.Module:
         network, info = _transformers("AutoModel").from_pretrained(
             model, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(

@@ -99,8 +99,8 @@ def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     other = study.metrics.fingerprint.encoder.get("encoder")
     if other is not None:
         writer.lacks(
-            f"{study.benchmark}: what methods store, and what is measured from checkpoints, is not available for the "
-            f"encoder {other}, because a report builds only the encoders of osiris itself."
+            f"{study.benchmark}: what methods store is not available for the encoder {other}, because it is counted "
+            "for the encoders of osiris alone."
         )
     if study.protocols:
         sizes = cost_tables.storage_sizes(study)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osiris.data.config import BenchmarkConfig
-from osiris.errors import unknown
+from osiris.errors import UserError, unknown
 from osiris.evaluation.config import ProtocolConfig
 from osiris.framework.config import MethodConfig
 from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
@@ -137,6 +137,9 @@ def with_encoder(config: Config, encoder: str) -> Config:
     if encoder in ARCHITECTURES:
         width, blocks = ARCHITECTURES[encoder]
         return replace(config, encoder=EncoderConfig(width=width, blocks=blocks))
+    if not encoder.startswith(("hf:", "timm:", "own:")):
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"unknown encoder {encoder!r}; use hf:NAME, timm:NAME, {known}, or a module in Python.")
     return replace(config, encoder=EncoderConfig(encoder=encoder))
 
 

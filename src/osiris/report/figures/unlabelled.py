@@ -120,7 +120,7 @@ def feature_drift(run: Run, benchmark: Benchmark) -> Points:
     ids = torch.from_numpy(memory[0][memory[1] >= 0]).long().unique()[:DRIFT_IMAGES]
     if not len(ids) or ids.min() < 0 or ids.max() >= len(benchmark.train):
         return nothing
-    images = normalise(benchmark.train.images.take(ids), benchmark.mean, benchmark.std)
+    pixels = benchmark.train.images.take(ids)
     before: Tensor | None = None
     points = []
     for path in run.checkpoints:
@@ -131,7 +131,8 @@ def feature_drift(run: Run, benchmark: Benchmark) -> Points:
             warn(f"{path} is not used: {error}")
             return nothing
         with torch.no_grad():
-            features = encoder(images)
+            mean, std = metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std)
+            features = encoder(normalise(pixels, mean, std))
         if before is not None:
             distance = 1 - functional.cosine_similarity(before, features, dim=1)
             points.append((float(int(metadata["task"]) + 1), float(distance.mean())))
