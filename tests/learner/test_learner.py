@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,19 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from fork_server import ForkServer
 from osiris import cli
 from osiris.errors import Stopped, UserError
+from osiris.evaluation.runs import load_runs
 from osiris.learner import Learner
+from osiris.report import sections
+from osiris.report.benchmark_images import find_images
+from osiris.report.figures import observed as observed_figures
+from osiris.report.studies import studies
+from osiris.report.writer import ReportWriter
 from osiris.training import checkpoint, loop
 from osiris.training.config import with_options
 from osiris.training.engine import Engine
@@ -71,13 +79,22 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
     config = with_options(preset("smoke", "folder:"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
     loop.train(config, tmp_path / "run", quiet=True)
     assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
+    resumed = checkpoint.load_state(tmp_path / "run" / "checkpoints")
+    assert resumed is not None
+    checkpoint.save_state(tmp_path / "run" / "checkpoints", resumed | {"files": {}})  # as if killed before the metrics
+    with pytest.raises(UserError, match="has more tasks since: week 3; continue with osiris observe"):
+        loop.train(config, tmp_path / "run", quiet=True)
     whole = with_options(config, {"benchmark": f"folder:{photos}"})
     loop.train(whole, tmp_path / "whole", quiet=True)
     assert last_state(tmp_path / "run") == last_state(tmp_path / "whole")
 
 
 def test_an_interrupted_episode_is_continued_by_the_same_call(
-    photos: Path, observed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path,
+    observed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     step = Engine.step
 
@@ -95,8 +112,13 @@ def test_an_interrupted_episode_is_continued_by_the_same_call(
     assert learner(state).status()["unfinished"] == WEEKS[2]
     with pytest.raises(UserError, match=r"task 3 \(week 3\) is not finished: give its images again"):
         learner(state).observe(photos / WEEKS[0])
+    assert cli.main(["train", "--resume", str(state)]) == 2
+    assert f"osiris observe {state} FOLDER, where FOLDER holds the images of week 3" in capsys.readouterr().err
     learner(state).observe(photos / WEEKS[2])
     assert last_state(state) == last_state(observed)
+    learner(state).observe(photos / WEEKS[2])
+    assert "week 3 is already learned" in capsys.readouterr().err.replace("\n", " ")
+    assert last_state(state) == last_state(observed), "a command that is given again after its end changes nothing"
 
 
 @pytest.fixture
@@ -128,8 +150,6 @@ def test_kills_lose_no_episode(photos: Path, observed: Path, tmp_path: Path, ser
 def test_status_embed_and_forget_on_the_command_line(
     photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     state, extra = tmp_path / "state", tmp_path / "extra"
     shutil.copytree(observed, state)
     assert cli.main(["status", str(state)]) == 0
@@ -196,3 +216,34 @@ def test_search_finds_the_image_itself_first(
         assert sheet.width > 6 * 96 and sheet.height > 3 * 96
     assert cli.main(["search", str(observed), str(tmp_path / "bad"), str(photos / WEEKS[0] / "00.png")]) == 2
     assert "broken.png was left out" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_labelled_images_and_movement_are_measured_after_every_episode(
+    photos: Path, observed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, labelled = tmp_path / "state", tmp_path / "labelled"
+    for number, image in enumerate(pictures(6, seed=5)[0]):
+        (labelled / f"class {number // 6}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(labelled / f"class {number // 6}" / f"{number}.png")
+    shutil.copytree(observed, state)
+    before = learner(state).measure()
+    assert [one.task for one in before.episodes] == [0, 1, 2] and before.episodes[0].drift is None
+    assert all((one.drift or 0) > 0 and 0 <= (one.same_neighbours or 0) <= 100 for one in before.episodes[1:])
+    assert cli.main(["observe", str(state), "--reference", str(labelled)]) == 0
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # killed between training and measuring
+        patch.setattr(Learner, "measure", lambda *_: signal.raise_signal(signal.SIGINT))
+        learner(state).observe(photos / WEEKS[1], name="again")
+    learner(state).observe(photos / WEEKS[1], name="again", keep_tasks=2)
+    after = learner(state).status()["observations"].episodes
+    assert len(after) == 4 and after[:3] == tuple(
+        replace(a, reference=b.reference) for a, b in zip(before.episodes, after)
+    )
+    assert after[3].drift is not None and {one.reference.images for one in after if one.reference} == {36}
+    assert all(one.reference is not None for one in after)
+
+    (study,), damaged = studies(load_runs([state]))
+    assert not damaged, "the last episode is smaller than the first"
+    for make in (observed_figures.reference, observed_figures.movement, observed_figures.memory_neighbours):
+        assert make(study) is not None, make
+    items = sections.observations(ReportWriter(tmp_path / "report"), study, find_images(study))
+    assert len([item for item in items if item is not None]) == 4

@@ -22,6 +22,7 @@ class Args:
       osiris observe state photos/2026-11
       osiris observe state photos/2026-12 --keep-tasks 3
       osiris observe other photos/2026-11 --encoder hf:facebook/dinov2-small
+      osiris observe state photos/2027-01 --reference labelled
       osiris observe state --forget photos/2026-11/passport.jpg
     """
 
@@ -47,6 +48,9 @@ class Args:
     """Only for a new state (default: 0)."""
     keep_tasks: int | None = None
     """Keep the weights after this many episodes only (default: all)."""
+    reference: Path | None = None
+    """Labelled images, one subfolder per class, that are not learned from: KNN on them after every episode, also in
+    later calls. `osiris report STATE` shows it."""
     forget: tuple[Path, ...] = ()
     """Image files to remove from the memory. The weights keep what they have learned."""
     quiet: bool = False
@@ -54,8 +58,8 @@ class Args:
 
 
 def run(args: Args) -> int:
-    if args.folder is None and not args.forget:
-        raise UserError("give a folder of images to learn from, or --forget FILE; see osiris observe --help.")
+    if args.folder is None and not args.forget and args.reference is None:
+        raise UserError("give a folder of images to learn from, --reference FOLDER or --forget FILE.")
     from osiris.console import notice, say
     from osiris.learner import Learner
 
@@ -64,8 +68,10 @@ def run(args: Args) -> int:
     learner = Learner(args.state, args.method, args.preset, args.seed, args.encoder, **options)
     if args.forget:
         notice(f"{learner.forget(args.forget)} images were removed from the memory.")
+    if args.folder is None and args.reference is not None:
+        learner.measure(args.reference)
     if args.folder is not None:
-        learner.observe(args.folder, args.name, args.quiet, args.keep_tasks)
+        learner.observe(args.folder, args.name, args.quiet, args.keep_tasks, args.reference)
         episodes = len(learner.status()["episodes"])
         say(f"{args.state}: {episodes} episodes. `osiris status {args.state}` says more.")
     return 0

@@ -115,7 +115,9 @@ def score_protocols(
 
 def score_episodes(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> TaskLevelScores:
     """Consolidation C needs no classes: the KNN predicts the episode of a test image, or of a fifth of the bank where
-    there are no test images."""
+    there are no test images. It is not defined where the bank has the images of one episode alone, as in a learner."""
+    if len(benchmark.bank.task.unique()) == 1:
+        return NO_TASK_LEVEL
     if features.test is not None and benchmark.test is not None:
         bank, queries, bank_task, task = features.bank, features.test, benchmark.bank.task, benchmark.test.task
     else:

@@ -19,6 +19,7 @@ from osiris.evaluation.untrusted import harmless, read_received, shortened
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from osiris.evaluation.observations import Observations
     from osiris.framework.methods import Method
 
 LABEL = 44
@@ -158,10 +159,17 @@ class Run:
         accuracies["untrained encoder"] = self.metrics[protocol].untrained
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
+    @cached_property
+    def observations(self) -> Observations:
+        """observations.json of a learner's state; empty for other runs."""
+        from osiris.evaluation.observations import read_observations
+
+        return read_observations(self.path)
+
     @property
     def checkpoints(self) -> list[Path]:
         """The files with the weights after each task."""
-        return sorted((self.path / "checkpoints").glob("task-*.safetensors"), key=lambda path: (len(path.name), path))
+        return list(weight_files(self.path).values())
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
@@ -217,6 +225,13 @@ class Run:
             if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
                 return None
             return file.get_tensor("memory.source"), file.get_tensor("memory.task")
+
+
+def weight_files(path: Path) -> dict[int, Path]:
+    """Task (from 0) -> the weights after it, of those that a run directory still has, in order."""
+    files = (path / "checkpoints").glob("task-*.safetensors")
+    numbered = {int(file.stem[5:]) - 1: file for file in files if file.stem[5:].isdecimal()}
+    return {task: numbered[task] for task in sorted(numbered)}
 
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:

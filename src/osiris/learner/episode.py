@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from osiris.console import notice
 from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.benchmarks import episode_from
 from osiris.errors import UserError
@@ -49,28 +50,32 @@ def memory_of(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def extension(state: dict[str, Any] | None, config: Config, images: Any, name: str | None) -> Extension:
-    """The next episode after a state, as a benchmark with one more task, and the phases of all of them."""
+    """The next episode after a state, as a benchmark with one more task, and the phases of all of them.
+
+    An episode that was interrupted is continued. The same images under the same name as the last finished episode are
+    that episode: then there is nothing to learn.
+    """
     past: list[TaskContent] = [] if state is None else list(state["data"])
     done = 0 if state is None else int(state["position"]["task"])
     size = config.data.image_size if state is None else int(memory_of(state)["images"].shape[-1])
     if name is None:
         name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
     episode = episode_from(images, name, size)
-    if episode.task_count != 1:
-        raise UserError(f"{name} has {episode.task_count} episodes; observe them one after the other.")
     content = episode.contents[0]
     if done < len(past):
-        interrupted = past[done]
-        if done + 1 < len(past) or content["order"] != interrupted["order"]:
+        if done + 1 < len(past) or content["order"] != past[done]["order"]:
             raise UserError(
-                f"task {done + 1} ({interrupted['name']}) is not finished: give its images again, unchanged, to finish "
+                f"task {done + 1} ({past[done]['name']}) is not finished: give its images again, unchanged, to finish "
                 "it first (a run of osiris train: use osiris train --resume)."
             )
-        content = interrupted
+        content = past[done]
+    elif past and content == past[-1]:
+        notice(f"{name} is already learned: nothing to do. Give it another name to learn from it again.")
+        done -= 1
     contents = [*past[:done], content]
-    before, count = sum(one["train"] for one in past[:done]), len(episode.train)
-    learning = config.learning
-    task = torch.cat([torch.full((before,), -1), torch.full((count,), done)])
+    sizes = [one["train"] for one in contents]
+    before = sum(sizes[:-1])
+    task = torch.cat([torch.full((before,), -1), torch.full((sizes[-1],), done)])
     benchmark = Benchmark(
         name=config.data.benchmark,
         train=Split(LaterImages(episode.train.images, before), task),
@@ -85,14 +90,9 @@ def extension(state: dict[str, Any] | None, config: Config, images: Any, name: s
         task_names=tuple(one["name"] for one in contents),
         contents=tuple(contents),
     )
-    sizes = [one["train"] for one in past[:done]] + [count]
+    epochs, batch = config.learning.epochs, config.learning.batch_size
     plan = [
-        Phase(
-            number,
-            benchmark.training_indices(number),
-            learning.epochs * steps_per_epoch(images_of_task, learning.batch_size),
-            min(learning.batch_size, images_of_task),
-        )
-        for number, images_of_task in enumerate(sizes)
+        Phase(number, benchmark.training_indices(number), epochs * steps_per_epoch(count, batch), min(batch, count))
+        for number, count in enumerate(sizes)
     ]
     return benchmark, plan

@@ -22,13 +22,15 @@ from osiris.data.folder import Listing
 from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
-from osiris.evaluation.runs import Run
+from osiris.evaluation.observations import Observations, read_observations
+from osiris.evaluation.runs import Run, weight_files
 from osiris.learner.episode import extension, memory_of
+from osiris.learner.measure import measure
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.training import checkpoint
 from osiris.training.config import Config, with_options
 from osiris.training.devices import choose_device
-from osiris.training.loop import Extension, train
+from osiris.training.loop import EPISODES, Extension, train
 from osiris.training.presets import preset, with_encoder
 from osiris.training.run_directory import RunDirectory, read_config
 
@@ -48,6 +50,8 @@ class Status(TypedDict):
     memory_size: int
     health: Health | None
     """Of the last finished episode."""
+    observations: Observations
+    """What each episode did to the features."""
     bytes: int
     """Size of the state on disk."""
 
@@ -93,15 +97,27 @@ class Learner:
             config, name = read_config(self.path), self._encoder_name
             return with_options(config if name is None else with_encoder(config, name), options)
         config = preset(self.preset or "fast", "folder:", self._encoder_name)
-        return with_options(config, {"benchmark": "episodes"} | options)
+        return with_options(config, {"benchmark": EPISODES} | options)
 
     def observe(
-        self, images: Any, name: str | None = None, quiet: bool = True, keep_tasks: int | None = None
+        self,
+        images: Any,
+        name: str | None = None,
+        quiet: bool = True,
+        keep_tasks: int | None = None,
+        reference: str | Path | None = None,
     ) -> Learner:
-        """Learn from one episode: a folder, a list of files, an array, a torch or Hugging Face data set.
+        """Learn from one episode.
 
-        An interrupted call is continued by the same call. `name`: of the episode (default: that of the folder, or a
-        number). `keep_tasks`: keep the weights after that many episodes only (default: all).
+        An interrupted call is continued by the same call.
+
+        Args:
+            images: A folder, a list of files, an array, a torch or Hugging Face data set.
+            name: Of the episode. Default: that of the folder, or a number.
+            quiet: Do not display progress.
+            keep_tasks: Keep the weights after the last so many episodes. Default: after all.
+            reference: A folder of labelled images, CLASS/image.jpg: KNN on them after every episode, also in later
+                calls. They are not learned from.
         """
         config = self.config
         if config.engine.track_overfitting is not None:
@@ -111,12 +127,22 @@ class Learner:
             return extension(state, config, images, name)
 
         train(config, self.path, quiet, extend=extend)
+        self.measure(reference)
         if keep_tasks is not None:
-            for folder in ("checkpoints", "evaluation"):
-                files = sorted((self.path / folder).glob("task-*.safetensors"), key=lambda file: (len(file.name), file))
-                for file in files[: -max(1, keep_tasks)]:
-                    file.unlink()
+            for file in list(weight_files(self.path).values())[: -max(1, keep_tasks)]:
+                (self.path / "evaluation" / file.name).unlink(missing_ok=True)
+                file.unlink()
         return self
+
+    def measure(self, reference: str | Path | None = None) -> Observations:
+        """How each episode moved the features of the memory's images, and KNN on labelled images if there are any.
+
+        `reference`: see `observe`. Episodes whose weights are still there are measured too.
+        """
+        with RunDirectory(self.path):
+            device = choose_device(self.config.engine.device)
+            measure(self.path, self._state(), None if reference is None else Path(reference), device)
+        return read_observations(self.path)
 
     @property
     def run(self) -> Run:
@@ -171,6 +197,7 @@ class Learner:
             memory=torch.bincount(memory["task"][: memory["filled"]], minlength=len(contents)).tolist(),
             memory_size=len(memory["task"]),
             health=self.metrics.evaluations[-1].health if (self.path / "metrics.json").exists() else None,
+            observations=read_observations(self.path),
             bytes=sum(path.stat().st_size for path in files),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from osiris.console import Ticker
 from osiris.report import comparison, cost_tables
 from osiris.report.benchmark_images import Source, find_images
-from osiris.report.figures import accuracy, components, images, memory, representation, training, unlabelled
+from osiris.report.figures import accuracy, components, images, memory, observed, representation, training, unlabelled
 from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study
 from osiris.report.writer import Item, ReportWriter, Section, render
@@ -35,6 +35,18 @@ def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> It
     yield unlabelled.episodes(study)
     yield unlabelled.neighbours(study, source)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
+
+
+def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    """Measured after each episode, on labelled images if there are any and on the images of the memory."""
+    if not observed.states(study):
+        return
+    yield observed.reference(study)
+    yield observed.movement(study)
+    yield observed.memory_neighbours(study)
+    yield observed.memory_images(study)
+    if not any(run.observations.reference for run in study.runs):
+        writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
 
 
 def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
@@ -118,6 +130,7 @@ def data(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
 
 SECTIONS = (
     ("results", "Results", "Results", results),
+    ("observed", "Episode by episode", "Episodes", observations),
     ("training", "Through training", "Training", course),
     ("tasks", "Task by task", "Tasks", tasks),
     ("components", "Components", "Components", ablations),

@@ -36,9 +36,9 @@ def read_everything(run: Run) -> None:
         raise ValueError("metrics.json has an environment with tasks that do not exist")
     for protocol in metrics.protocols:
         _ = Course.of(run, protocol), accuracy_matrix(run, protocol), class_accuracy(run, protocol)
-    _ = run.command, run.composition, run.config, run.steps, run.overfitting_logged
+    _ = run.observations, run.command, run.composition, run.config, run.steps, run.overfitting_logged
     for task in [*range(run.task_count), None]:
-        check_arrays(run.arrays(task), run.task_count, metrics.fingerprint.bank_images)
+        check_arrays(run.arrays(task), run.task_count, metrics.fingerprint.bank_images, metrics.fingerprint.test_images)
         run.memory(task)
 
 
@@ -53,14 +53,15 @@ def class_accuracy(run: Run, protocol: str) -> np.ndarray:
     return percentages(rows, (len(rows), len(rows[0])))
 
 
-def check_arrays(arrays: dict[str, np.ndarray], task_count: int, bank_images: int) -> None:
-    """Indices lie within what they index, and arrays that are read together fit each other."""
+def check_arrays(arrays: dict[str, np.ndarray], task_count: int, bank_images: int, test_images: int) -> None:
+    """Indices lie within what they index, and arrays that are read together fit each other. Without test images, the
+    bank was evaluated; in a learner's state it has another size after each episode."""
     images, classes = len(arrays.get("task", ())), len(arrays.get("class_similarity", ()))
     limits = {
         "task": task_count,
         "projection.indices": images,
         "neighbours.indices": images,
-        "neighbours.bank": bank_images,
+        "neighbours.bank": bank_images if test_images else images,
         "label": classes,
     }
     for name, limit in limits.items():

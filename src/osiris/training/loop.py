@@ -42,12 +42,14 @@ from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
 from osiris.training.run_directory import RunDirectory
 from osiris.training.run_evaluation import baseline_of, evaluate_encoder, headline
-from osiris.training.run_files import Position, RunFiles, finished_metrics
+from osiris.training.run_files import Position, RunFiles, finished_metrics, next_episode
 from osiris.training.schedule import Phase, check_sizes, phases
 from osiris.training.tracking import Tracker
 
 Extension = tuple[Benchmark, list[Phase]]
 """A benchmark with the images of one more task, and the phases of all tasks."""
+EPISODES = "episodes"
+"""The benchmark of a run that was given its images one folder at a time."""
 
 
 def train(
@@ -82,8 +84,11 @@ def train(
                 plan = None
                 if extend is not None:
                     benchmark, plan = extend(state)
-                elif processes.agree(metrics is not None):
-                    if first:
+                elif config.data.benchmark == EPISODES:
+                    raise UserError(f"{out} learns from one folder at a time: {next_episode(out, state)}.")
+                nothing_new = plan is None or (state is not None and state["position"]["task"] == len(plan))
+                if processes.agree(metrics is not None and nothing_new):
+                    if first and plan is None:
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
                 config = share_thread_count(config)
@@ -102,7 +107,10 @@ def train(
             if isinstance(end, Diverged):
                 raise Diverged(f"{end} {checkpoint.advice(out)}") from None
             if directory.config.exists():
-                raise Stopped(f"{end} Continue with: osiris train --resume {out}") from None
+                again = (
+                    f"Continue with: osiris train --resume {out}" if extend is None else "Give the same command again."
+                )
+                raise Stopped(f"{end} {again}") from None
             raise Stopped(f"{end} Nothing was saved yet: give the same command again.") from None
 
 

@@ -72,7 +72,10 @@ class RunFiles:
                 f"the checkpoint in {self.directory.checkpoints} belongs to another run: {other_run}. Put the right "
                 "one back, or remove latest.pt and previous.pt to start again."
             )
-        contents = self.engine.benchmark.contents
+        contents = list(self.engine.benchmark.contents)
+        if not growing and len(state["data"]) > len(contents) and state["data"][: len(contents)] == contents:
+            added, place = ", ".join(content["name"] for content in state["data"][len(contents) :]), self.directory.path
+            raise UserError(f"{place} has more tasks since: {added}; {next_episode(place, state)}.")
         other_data = content_differences(state["data"], contents[: len(state["data"])] if growing else contents)
         if other_data:
             raise UserError(
@@ -170,3 +173,11 @@ def finished_metrics(directory: RunDirectory, digests: dict[str, str] | None) ->
     if "metrics.json" in digests:
         warn(f"{directory.metrics} is damaged or was changed; it is computed again from {directory.evaluation}.")
     return None
+
+
+def next_episode(out: Path, state: dict[str, Any] | None) -> str:
+    """The command that continues a run which grows by one folder at a time."""
+    command = f"continue with osiris observe {out} FOLDER"
+    if state is None or state["position"]["task"] == len(state["data"]):
+        return command
+    return f"{command}, where FOLDER holds the images of {state['data'][state['position']['task']]['name']}"

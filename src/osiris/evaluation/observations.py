@@ -1,0 +1,165 @@
+"""What each episode did to the features of a learner: measured on the images of the memory and on labelled images.
+
+observations.json of a state. The images of earlier episodes are gone, so accuracy over all tasks cannot be measured:
+the memory's images and the user's reference images stand in for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from osiris.data.decode import UndecodableImage, decode_all
+from osiris.data.folder import Listing
+from osiris.errors import UserError
+from osiris.evaluation.knn import nearest, rank, similarity_chunks, vote
+from osiris.evaluation.metrics_file import Record, read_record
+
+FILE = "observations.json"
+TEMPERATURE = 0.1
+NEIGHBOURS = 5
+PIXELS = 32
+"""Raw pixels, the baseline of the reference, are compared at this size or less."""
+
+
+class ReferenceScores(Record, frozen=True, kw_only=True):
+    """Leave-one-out KNN on labelled images, in percent."""
+
+    digest: str
+    """Of images and labels: scores of different digests do not compare."""
+    images: int
+    k: int
+    classes: list[str]
+    accuracy: float
+    per_class: list[float]
+    pixels: float
+    """Accuracy of the same KNN on raw pixels, which learn nothing."""
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """After one episode."""
+
+    task: int
+    drift: float | None = None
+    """Mean of 1 - cosine between the features of the memory's images before and after the episode."""
+    same_neighbours: float | None = None
+    """Percent of the nearest neighbours among the memory's images that are the same before and after."""
+    reference: ReferenceScores | None = None
+
+
+class Observations(Record, frozen=True, kw_only=True):
+    """observations.json"""
+
+    reference: str | None = None
+    """The folder of labelled images, as given to the last call that named one."""
+    episodes: tuple[Observation, ...] = ()
+
+
+def read_observations(folder: Path) -> Observations:
+    path = folder / FILE
+    return read_record(path, Observations) if path.exists() else Observations()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Labelled images: FOLDER/CLASS/image.jpg."""
+
+    images: np.ndarray
+    """uint8 [N, 3, H, W]"""
+    labels: Tensor
+    classes: list[str]
+    notices: list[str]
+
+    @property
+    def digest(self) -> str:
+        names = "\n".join(self.classes).encode(errors="surrogateescape")
+        return hashlib.sha256(self.images.tobytes() + self.labels.numpy().tobytes() + names).hexdigest()[:16]
+
+    @property
+    def k(self) -> int:
+        """A fifth of a class, at most 20."""
+        return max(1, min(20, int(self.labels.bincount().float().median()) // 5))
+
+
+def read_reference(folder: Path, size: int) -> Reference:
+    """The images of a folder with one subfolder per class; files that cannot be decoded are left out."""
+    if not folder.is_dir():
+        raise UserError(f"--reference {folder} is not a folder. It holds one subfolder of images per class.")
+    listing = Listing(folder, levels=1)
+    files = [parts for parts in listing.files if len(parts) > 1]
+    classes = list(dict.fromkeys(parts[0] for parts in files))
+    if len(classes) < 2:
+        raise UserError(f"--reference {folder} needs at least two subfolders of images, one per class.")
+    paths, notices = [listing.root.joinpath(*parts) for parts in files], listing.notices()
+    images, labels = [], []
+    for parts, image in zip(files, decode_all(lambda rows: [paths[row] for row in rows], len(paths), size)):
+        if isinstance(image, UndecodableImage):
+            notices.append(f"{listing.root.joinpath(*parts)} was left out: {image}")
+        else:
+            images.append(image)
+            labels.append(classes.index(parts[0]))
+    if len(set(labels)) < len(classes):
+        raise UserError(f"--reference {folder}: some classes have no image that can be decoded. {' '.join(notices)}")
+    return Reference(np.stack(images), torch.tensor(labels), classes, notices)
+
+
+def score_reference(
+    reference: Reference, embed: Callable[[np.ndarray], Tensor], earlier: ReferenceScores | None = None
+) -> ReferenceScores:
+    """`embed`: uint8 images [N, 3, H, W] to features. `earlier`: scores whose baseline holds if the images are the
+    same."""
+    digest = reference.digest
+    hits = leave_one_out(embed(reference.images), reference.labels, reference.k)
+    if earlier is not None and earlier.digest == digest:
+        pixels = earlier.pixels
+    else:
+        images = torch.from_numpy(reference.images).float()
+        small = torch.nn.functional.adaptive_avg_pool2d(images, min(PIXELS, images.shape[-1]))
+        pixels = _percent(leave_one_out(small.flatten(1), reference.labels, reference.k))
+    return ReferenceScores(
+        digest=digest,
+        images=len(reference.labels),
+        k=reference.k,
+        classes=reference.classes,
+        accuracy=_percent(hits),
+        per_class=[_percent(hits[reference.labels == label]) for label in range(len(reference.classes))],
+        pixels=pixels,
+    )
+
+
+def leave_one_out(features: Tensor, labels: Tensor, k: int) -> Tensor:
+    """bool [N]: whether the weighted KNN predicts the label of each image from the other images."""
+    unit = normalize(features.float(), dim=1)
+    hits = torch.zeros(len(unit), dtype=torch.bool)
+    for rows, similarity in similarity_chunks(unit, unit):
+        own = torch.arange(rows.start, rows.stop)
+        similarity[torch.arange(len(own)), own] = -torch.inf
+        values, indices = nearest(similarity, min(k, len(unit) - 1))
+        votes = vote(values, labels[indices], int(labels.max()) + 1, TEMPERATURE)
+        hits[rows] = rank(votes)[:, 0] == labels[rows]
+    return hits
+
+
+def neighbours(features: Tensor, k: int = NEIGHBOURS) -> Tensor:
+    """int64 [N, k]: the nearest other images of each image."""
+    unit = normalize(features.float(), dim=1)
+    similarity = (unit @ unit.T).fill_diagonal_(-torch.inf)
+    return nearest(similarity, min(k, len(unit) - 1))[1]
+
+
+def movement(before: Tensor, after: Tensor) -> tuple[float, float]:
+    """(drift, same_neighbours) of features [N, D] of the same images before and after an episode."""
+    drift = float((1 - cosine_similarity(before, after, dim=1)).mean())
+    pairs = zip(neighbours(before).tolist(), neighbours(after).tolist())
+    return drift, 100 * float(np.mean([len(set(one) & set(other)) / len(one) for one, other in pairs]))
+
+
+def _percent(hits: Tensor) -> float:
+    return 100 * float(hits.double().mean())
