@@ -66,7 +66,8 @@ def train(
     name = None if encoder is None else encoder_name(encoder)
     if not isinstance(benchmark, str):
         names["image_size"] = None  # its images have a size already
-    config = with_options(preset_config(preset, names["benchmark"], name), names | options | {"seed": seed})
+    defaults = preset_config(preset, names["benchmark"], name, options.get("objective"))
+    config = with_options(defaults, names | options | {"seed": seed})
     folder = Path(out) if out is not None else default_out(config)
     own_method = None if isinstance(method, str) else replace(method, name=names["method"])
     if own_method is not None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from osiris.commands.train import parse
 from osiris.models import build_encoder
+from osiris.sweep.grid import GridRun
 from osiris.training.config import from_dict, to_dict
 from osiris.training.presets import PRESETS, preset
 
@@ -32,3 +34,18 @@ def test_paper_released_halves_the_gradient_of_the_paper() -> None:
     assert released.learning.weight_decay == 2 * paper.learning.weight_decay == 1e-3
     same = replace(released.learning, learning_rate=0.03, weight_decay=5e-4)
     assert replace(released, preset="paper", learning=same) == paper
+
+
+def test_objectives_with_batch_norm_in_their_heads_learn_at_a_lower_rate() -> None:
+    rates = {name: preset("fast", "tinyworld", objective=name).learning.learning_rate for name in ("dcl", "byol")}
+    assert rates == {"dcl": 0.1, "byol": 0.03}
+    assert preset("fast", "tinyworld", objective="barlow(scale=0.025)").learning.learning_rate == 0.03
+    assert preset("smoke", "tinyworld", objective="byol") == preset("smoke", "tinyworld"), "SGD, as in the paper"
+    parsed = parse(["--preset", "fast", "--objective", "simsiam"]).config
+    assert parsed.learning.learning_rate == 0.03 and parsed.method.objective == "simsiam"
+    assert (
+        parse(["--preset", "fast", "--objective", "simsiam", "--learning-rate", "0.1"]).config.learning.learning_rate
+        == 0.1
+    )
+    run = GridRun("ft", "tinyworld", 0, "fast", (("objective", "simsiam"),))
+    assert run.config == parse(run.arguments).config

@@ -57,7 +57,7 @@ class Args:
 
 
 def parse(argv: list[str]) -> Args:
-    """Defaults depend on preset, benchmark and encoder, so those are read first; every other flag overrides them."""
+    """Defaults depend on preset, benchmark, encoder and objective, so those are read first; others override them."""
     outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     outer.add_argument("--processes", type=int, default=1)
     launched, argv = outer.parse_known_args(argv)
@@ -72,6 +72,7 @@ def parse(argv: list[str]) -> Args:
     first.add_argument("--config", type=Path)
     first.add_argument("--device", default="auto")
     first.add_argument("--encoder")
+    first.add_argument("--objective")
     known, rest = first.parse_known_args(argv)
     reason = ""
     if known.preset is not None and (known.resume is not None or known.config is not None):
@@ -90,9 +91,11 @@ def parse(argv: list[str]) -> Args:
             name = "fast"
         elif name is None:
             name, reason = choose_preset(known.benchmark, known.device)
-        base, out = preset(name, known.benchmark, known.encoder), None
+        base, out = preset(name, known.benchmark, known.encoder, known.objective), None
     if known.benchmark is not None:
         rest += ["--benchmark", known.benchmark]
+    if known.objective is not None:
+        rest += ["--objective", known.objective]
     if known.device != "auto":
         rest += ["--device", known.device]
     cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]

@@ -96,7 +96,7 @@ class Learner:
         if (self.path / "config.json").exists():
             config, name = read_config(self.path), self._encoder_name
             return with_options(config if name is None else with_encoder(config, name), options)
-        config = preset(self.preset or "fast", "folder:", self._encoder_name)
+        config = preset(self.preset or "fast", "folder:", self._encoder_name, self.options.get("objective"))
         return with_options(config, {"benchmark": EPISODES} | options)
 
     def observe(

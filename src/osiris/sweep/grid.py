@@ -56,8 +56,9 @@ class GridRun:
 
     @cached_property
     def config(self) -> Config:
-        encoder = dict(self.settings).get("encoder")
-        config = replace(preset(self.preset, self.benchmark, encoder), seed=self.seed)
+        settings = dict(self.settings)
+        config = preset(self.preset, self.benchmark, settings.get("encoder"), settings.get("objective"))
+        config = replace(config, seed=self.seed)
         for option, value in (("method", self.method), *self.settings):
             config = config if option == "encoder" else with_option(config, option, value)
         config.check()
