@@ -37,8 +37,8 @@ WIDTH = 1500
 """Pixels at most."""
 HEAD = """# Gallery
 
-Figures of one report, made by one command from run directories. The page itself, `report.html`, also has the tables, the
-claims of the paper tested on these runs, and the command of every run.
+Figures of one report, made by one command from run directories. The page itself, `report.html`, also has the tables,
+the claims of the paper tested on these runs, and the command of every run.
 
 ```
 {commands}
