@@ -77,7 +77,7 @@ def test_an_own_method_is_compared_and_reported(run: osiris.Run, bench: osiris.B
     assert page.exists() and "mine" in page.read_text()
     with pytest.raises(osiris.UserError, match="another method named 'mine'"):
         osiris.train(replace(own, past_weight=0.7), bench, out=other.path)
-    with pytest.raises(osiris.UserError, match="ft is a method of the zoo"):
+    with pytest.raises(osiris.UserError, match="ft is the name of a built-in method"):
         osiris.train(replace(own, name="ft"), bench)
     assert losses.contrast(torch.nn.functional.normalize(torch.randn(2, 6, 4), dim=2), 0.1).ndim == 0
 

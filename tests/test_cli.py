@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from osiris.cli import COMMANDS, main
+from osiris.commands import train as train_command
 from osiris.framework.methods import ZOO
 
 SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--quiet"]
@@ -25,9 +27,10 @@ def metrics(path: Path) -> dict:
 
 
 def test_help_answers_within_a_second_and_names_every_command():
-    started = time.monotonic()
+    started = os.times()
     result = subprocess.run([sys.executable, "-m", "osiris", "--help"], capture_output=True, text=True, check=True)
-    assert time.monotonic() - started < 1.0
+    ended = os.times()
+    assert ended.children_user + ended.children_system - started.children_user - started.children_system < 1.0
     assert all(name in result.stdout for name in COMMANDS)
 
 
@@ -41,6 +44,17 @@ def test_every_command_has_help_with_examples_and_without_torch(command):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "xamples:" in result.stdout and f"osiris {command}" in result.stdout
+    assert not re.search(r"usage:.*\bPATH PATH\b", result.stdout), "positional arguments have names"
+    assert not re.search(r"\(default[^)]*\)\W*\(default", result.stdout), "a default is said once"
+
+
+def test_help_of_train_shows_every_flag_of_its_examples(capsys):
+    with pytest.raises(SystemExit):
+        train_command.parse(["--help"])
+    examples, _, options = capsys.readouterr().out.partition("-h, --help")
+    flags = set(re.findall(r"--[a-z-]+", examples))
+    assert {"--resume", "--config"} < flags
+    assert [flag for flag in flags if flag not in re.findall(r"^\W (--[a-z-]+)", options, flags=re.MULTILINE)] == []
 
 
 def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, capsys):
@@ -181,14 +195,14 @@ def test_a_different_run_in_the_directory_is_never_overwritten(tmp_path, capsys)
     assert train("--method", "ft", "--out", tmp_path / "run") == 0
     before = (tmp_path / "run" / "config.json").read_bytes()
     assert train("--method", "osiris-d", "--out", tmp_path / "run") == 2
-    assert "already holds a different run" in capsys.readouterr().err
+    assert "already contains a different run" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").read_bytes() == before
 
 
 def test_other_peoples_files_are_left_alone(tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear diary")
     assert train("--method", "ft", "--out", tmp_path) == 2
-    assert "holds other files" in capsys.readouterr().err
+    assert "contains other files" in capsys.readouterr().err
 
 
 def test_an_unwritable_directory(tmp_path, capsys):

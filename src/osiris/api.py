@@ -84,7 +84,7 @@ def own_name(method: Method) -> str:
     from osiris.framework.methods import ZOO
 
     if method.name in ZOO and method_to_dict(method) != method_to_dict(ZOO[method.name]):
-        raise UserError(f"{method.name} is a method of the zoo; call yours dataclasses.replace(method, name=...).")
+        raise UserError(f"{method.name} is the name of a built-in method; use dataclasses.replace(method, name=...).")
     return method.name or "own"
 
 

@@ -127,9 +127,9 @@ def augmentation(repeats: int) -> list[Row]:
         return views(images, generator(0, "augment.x"))
 
     per_image = ratio(lambda: pillow_two_views(arrays, generator(0, "augment.x")), ours, repeats)
-    rows = [Row("two views one image at a time with Pillow, of ours", per_image, at_least=12)]
+    rows = [Row("two views: Pillow, image by image / osiris", per_image, at_least=12)]
     if importlib.util.find_spec("kornia") is not None:
-        rows.append(Row("two views with kornia, of ours", ratio(_kornia(images), ours, repeats), at_least=2.5))
+        rows.append(Row("two views: kornia / osiris", ratio(_kornia(images), ours, repeats), at_least=2.5))
     return rows
 
 
@@ -175,7 +175,7 @@ def step(repeats: int) -> list[Row]:
     paper_config = replace(small, encoder=EncoderConfig(), projector=ProjectorConfig(), learning=learning)
     rows = []
     for name, config, turns in (("ResNet-18", paper_config, min(repeats, 5)), ("`fast`", fast_config, repeats)):
-        what = f"a step of osiris-d, {name}, of its encoder passes"
+        what = f"a step of osiris-d, {name} / its encoder passes"
         rows.append(Row(what, _step_ratio(config, turns), at_most=1.05))
     return rows
 
@@ -209,7 +209,7 @@ def loss_share(repeats: int) -> list[Row]:
     encoder, images = build_encoder(EncoderConfig()), torch.randn(16, 3, 32, 32)
     passes = (2 * (256 + 192) + 2 * 256 / 3) / len(images)
     share = ratio(all_losses, lambda: encoder(images).sum().backward(), repeats) / passes
-    return [Row("all losses of osiris-d, as a part of the step", share, at_most=0.02)]
+    return [Row("all losses of osiris-d / the step", share, at_most=0.02)]
 
 
 def efficiency(repeats: int) -> list[Row]:
@@ -223,7 +223,7 @@ def efficiency(repeats: int) -> list[Row]:
         encoder, images = build_encoder(config), torch.randn(count, 3, side, side)
         times = ratio(lambda m=matrix: m @ m, lambda e=encoder, i=images: e(i).sum().backward(), repeats)
         speed = times * 3 * count * encoder_flops(config, side) / (2 * 2048**3)
-        rows.append(Row(f"FLOP/s of {name}, of a matrix product's", speed, at_least=target))
+        rows.append(Row(f"FLOP/s of {name} / FLOP/s of a matrix product", speed, at_least=target))
     return rows
 
 
@@ -245,7 +245,7 @@ def evaluation(repeats: int) -> list[Row]:
         rank_test_images(embed_benchmark(encoder, benchmark), benchmark, config.evaluation)
 
     gain = ratio(anew, once, min(repeats, 5))
-    return [Row("evaluation with features anew for each metric, of ours", gain, at_least=3)]
+    return [Row("evaluation: features computed for each metric / osiris", gain, at_least=3)]
 
 
 def start(repeats: int) -> list[Row]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import signal
 import sys
@@ -14,23 +13,23 @@ from osiris.errors import Diverged, Stopped, UserError, unknown
 from osiris.training.interrupt import Interrupt
 
 COMMANDS: dict[str, str] = {
-    "demo": "train ft and osiris-d on the embedded data and write a report, in minutes",
+    "demo": "train ft and osiris-d on built-in data and write a report, in minutes",
     "train": "train one method on one benchmark",
     "observe": "learn from one more folder of images (the state lives in a directory)",
-    "embed": "features of images by a state or run, as a table",
-    "search": "the images of a folder that are nearest to one image",
-    "export": "the encoder of a state or run, for use without osiris",
-    "status": "what a state has learned from and what it holds",
-    "sweep": "train several methods with several seeds, side by side",
-    "evaluate": "evaluate a run, a checkpoint or a foreign encoder",
-    "report": "make the HTML page, figures and tables from runs",
-    "compare": "a table of several runs, with seeds, marks and tests",
-    "reproduce": "the whole chain for one table or figure of the paper",
-    "paper": "the paper's published numbers",
-    "list": "methods, benchmarks, presets",
-    "data": "fetch, verify and look at a benchmark's images",
-    "bench": "the speeds that matter on this machine, as ratios",
-    "doctor": "versions, device, threads, data found, free disk",
+    "embed": "compute the features of images with the encoder of a state or run",
+    "search": "find the images of a folder that are most similar to one image",
+    "export": "write the encoder of a state or run for use without osiris",
+    "status": "show what a state has learned from and what it contains",
+    "sweep": "train several methods with several seeds",
+    "evaluate": "evaluate a run, a checkpoint or any other encoder",
+    "report": "make an HTML page, figures and tables from runs",
+    "compare": "print a table of several runs, with tests over seeds",
+    "reproduce": "train and report what one table or figure of the paper needs",
+    "paper": "print the paper's published numbers",
+    "list": "list methods, benchmarks and presets",
+    "data": "download, verify and look at a benchmark's images",
+    "bench": "measure the speed of training and evaluation on this machine",
+    "doctor": "show versions, device, threads, data and free disk space",
 }
 
 EXAMPLES = """examples:
@@ -45,7 +44,8 @@ def usage() -> str:
     rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     return (
         "osiris: unsupervised continual learning\n\n"
-        f"usage: osiris COMMAND [options]    (osiris COMMAND --help explains each)\n\ncommands:\n{rows}\n\n{EXAMPLES}"
+        "usage: osiris COMMAND [options]    (`osiris COMMAND --help` shows the options)\n\n"
+        f"commands:\n{rows}\n\n{EXAMPLES}"
     )
 
 
@@ -85,9 +85,9 @@ def dispatch(name: str, argv: list[str]) -> int:
     module = importlib.import_module(f"osiris.commands.{name}")
     if hasattr(module, "parse"):
         return module.run(module.parse(argv))
-    import tyro
+    from osiris.commands.arguments import parse_arguments
 
-    return module.run(tyro.cli(module.Args, args=argv, prog=f"osiris {name}", description=inspect.getdoc(module.Args)))
+    return module.run(parse_arguments(module.Args, argv, name))
 
 
 def _fail(message: str, code: int) -> int:

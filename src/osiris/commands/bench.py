@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Args:
     """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
 
-    Everything is a ratio of two times that were measured in turns on one thread, so a busy machine does little harm.
+    Every result is a ratio of two times, measured alternately on one thread, so that other load matters little.
 
     Examples:
       osiris bench

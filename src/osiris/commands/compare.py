@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,7 +23,7 @@ class Args:
       osiris compare runs --with-paper
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
     """Run directories, or folders with run directories in them."""
     protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic"
     """Under which protocol to compare."""

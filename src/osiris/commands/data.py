@@ -31,14 +31,13 @@ class Args(BenchmarkConfig):
     benchmark: Positional[str] = ""
     """A benchmark (see `osiris list benchmarks`), `split-DATASET-N`, `folder:PATH`, `dataset:NAME`, `arrays:FILE`."""
     verify: bool = False
-    """Read every cached image and compare it with its check value. Damaged data is decoded again."""
+    """Compare every cached image with its checksum. Damaged data is decoded again."""
     show: bool = False
     """Write a contact sheet of each task: a row of images for every class."""
     out: Path = Path("contact-sheets")
     """Where the contact sheets go."""
     clean: bool = False
-    """List and remove the cache entries that are no longer needed: of observed folders, of folders that were changed
-    or removed, of other versions of osiris."""
+    """Remove cache entries that are not needed: observed, changed or removed folders, other versions of osiris."""
 
 
 COLUMNS = 12

@@ -11,7 +11,7 @@ METHODS = ("ft", "osiris-d")
 
 @dataclass(frozen=True)
 class Args:
-    """Train ft and osiris-d on the embedded tinyworld, evaluate after every task, write a report.
+    """Train ft and osiris-d on the built-in data set tinyworld, evaluate after every task, write a report.
 
     Examples:
       osiris demo
@@ -27,7 +27,7 @@ class Args:
     methods: tuple[str, ...] = METHODS
     """Methods to train."""
     jobs: int | None = None
-    """Runs at a time (default: one per core)."""
+    """Runs at a time; None means one per core."""
 
 
 def run(args: Args) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from osiris.commands.arguments import parse_arguments
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
@@ -41,8 +41,8 @@ class Args:
     target: Annotated[Path | None, tyro.conf.Positional] = None
     """A run directory or a task checkpoint (.safetensors)."""
     encoder: str | None = None
-    """Another encoder: a file of weights, hf:NAME or timm:NAME, or package.module:function returning a module. A
-    checkpoint of osiris says what it is; for other files the architecture is read off the shapes."""
+    """Another encoder: a file of weights, hf:NAME or timm:NAME, or package.module:function returning a module. The
+    architecture is read from the metadata of an osiris checkpoint, or from the shapes of other weights."""
     baseline: Literal["pixels", "pixels-centred", "patches"] | None = None
     """KNN without learning: on pixels, on pixels minus the channel means, or on whitened random patches."""
     arch: str | None = None
@@ -54,11 +54,11 @@ class Args:
     data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     out: Path | None = None
-    """Where the results go (default: RUN/evaluations/PROTOCOL, or evaluations/NAME)."""
+    """Where the results go; None means RUN/evaluations/PROTOCOL, or evaluations/NAME."""
     device: str = "auto"
     """auto, cpu, cuda, mps."""
     threads: int | None = None
-    """CPU threads (default: as the run had, else all cores); they change the last bits."""
+    """CPU threads; they change the last bits. None means those of the run, or all cores."""
 
 
 def parse(argv: list[str]) -> Args:
@@ -72,8 +72,7 @@ def parse(argv: list[str]) -> Args:
 
             config = read_config(folder)
             default = replace(default, data=config.data, protocol=config.evaluation, threads=config.engine.threads)
-    cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
-    return tyro.cli(cli, args=argv, prog="osiris evaluate", description=inspect.getdoc(Args), default=default)
+    return parse_arguments(Args, argv, "evaluate", default)
 
 
 def run_folder(target: Path) -> Path | None:

@@ -29,7 +29,7 @@ class Args:
     metadata (needs the extra `onnx`). torchscript: one file for torch.jit.load. timm: weights and a script that builds
     the same network in timm (encoders of the family resnet)."""
     out: Path | None = None
-    """The folder (default: STATE-FORMAT in the current directory)."""
+    """The folder; None means STATE-FORMAT in the current directory."""
 
 
 def run(args: Args) -> int:

@@ -28,7 +28,7 @@ class Args:
     """
 
     what: tyro.conf.Positional[Literal["all", "methods", "benchmarks", "presets"]] = "all"
-    """What to list."""
+    """What to list: all, methods, benchmarks or presets."""
     cost: bool = False
     """Of methods: encoder passes for each image of X, counted by running one step."""
     encoder: Annotated[EncoderConfig, tyro.conf.arg(name="")] = field(default_factory=EncoderConfig)

@@ -31,23 +31,23 @@ class Args:
     folder: Annotated[Path | None, tyro.conf.Positional] = None
     """The new images, at any depth below this folder: one episode."""
     name: str | None = None
-    """What to call the episode (default: the name of the folder)."""
+    """Name of the episode; None means the name of the folder."""
     method: str | None = None
-    """Only for a new state (default: osiris-d)."""
+    """Only for a new state: None means osiris-d."""
     preset: str | None = None
-    """Only for a new state (default: fast)."""
+    """Only for a new state: None means fast."""
     encoder: str | None = None
-    """Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder (default: the preset's)."""
+    """Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder."""
     epochs: int | None = None
-    """Only for a new state: passes over each episode (default: the preset's)."""
+    """Only for a new state: passes over each episode; None means the preset's."""
     memory_size: int | None = None
-    """Only for a new state: images in the memory (default: the preset's)."""
+    """Only for a new state: images in the memory; None means the preset's."""
     image_size: int | None = None
-    """Only for a new state: side of the images in pixels (default: the median of the first folder, at most 224)."""
+    """Only for a new state: side of the images in pixels; None means the median of the first folder, at most 224."""
     seed: int | None = None
-    """Only for a new state (default: 0)."""
+    """Only for a new state: None means 0."""
     keep_tasks: int | None = None
-    """Keep the weights after this many episodes only (default: all)."""
+    """Keep the weights of this many episodes, the latest ones; None means all."""
     reference: Path | None = None
     """Labelled images, one subfolder per class, that are not learned from: KNN on them after every episode, also in
     later calls. `osiris report STATE` shows it."""
@@ -73,5 +73,5 @@ def run(args: Args) -> int:
     if args.folder is not None:
         learner.observe(args.folder, args.name, args.quiet, args.keep_tasks, args.reference)
         episodes = len(learner.status()["episodes"])
-        say(f"{args.state}: {episodes} episodes. `osiris status {args.state}` says more.")
+        say(f"{args.state}: {episodes} episodes. `osiris status {args.state}` shows details.")
     return 0

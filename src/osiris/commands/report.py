@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -20,7 +21,7 @@ class Args:
       osiris report runs/ft-0 runs/osiris-d-0 --out report --title "My first runs"
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
     """Run directories, or folders with run directories in them."""
     out: Path = Path("report")
     """Where report.html, figures/ and tables/ go."""

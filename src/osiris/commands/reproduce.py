@@ -34,9 +34,9 @@ class Args:
     benchmark: str | None = None
     """Run the same methods on another benchmark than the paper's, such as tinyworld."""
     data_dir: Path | None = None
-    """Local copy of the hub's files (default: the variable OSIRIS_DATA, then the hub)."""
+    """Local copy of the hub's files; None means the environment variable OSIRIS_DATA, then the hub."""
     jobs: int | None = None
-    """Runs at a time (default: one per core)."""
+    """Runs at a time; None means one per core."""
     retries: int = 1
     """How often a failed run is started again."""
 

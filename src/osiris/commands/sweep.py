@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from osiris.commands.arguments import parse_arguments
 from osiris.errors import UserError
 from osiris.sweep.slurm import SlurmOptions
 
@@ -34,7 +34,7 @@ class Args:
     """
 
     methods: tuple[str, ...] = ()
-    """Names in the zoo (osiris list methods)."""
+    """Names of methods (osiris list methods)."""
     benchmarks: tuple[str, ...] = ("tinyworld",)
     """The data (osiris list benchmarks)."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -55,7 +55,7 @@ class Args:
     plan: bool = False
     """Print the commands, their encoder FLOPs and hours; run nothing."""
     jobs: int | None = None
-    """Runs at a time (default: one per core; SLURM: as many as it allows). Each gets its share of the cores."""
+    """Runs at a time; None means one per core (SLURM: as many as it allows). Each gets its share of the cores."""
     processes: int = 1
     """Processes of each run (torchrun)."""
     retries: int = 1
@@ -86,8 +86,7 @@ class ReportArgs:
 def parse(argv: list[str]) -> Args | StatusArgs | ReportArgs:
     kinds = {"status": StatusArgs, "report": ReportArgs}
     name = argv[0] if argv and argv[0] in kinds else ""
-    kind, prog = kinds.get(name, Args), f"osiris sweep {name}".strip()
-    return tyro.cli(kind, args=argv[1:] if name else argv, prog=prog, description=inspect.getdoc(kind))
+    return parse_arguments(kinds.get(name, Args), argv[1:] if name else argv, f"sweep {name}".strip())
 
 
 def run(args: Args | StatusArgs | ReportArgs) -> int:
@@ -147,7 +146,7 @@ def grids_of(args: Args) -> list[Grid]:
 
     if args.grid is not None:
         if args.methods or args.set:
-            raise UserError("--grid brings methods and settings; leave out --methods and --set.")
+            raise UserError("--grid already names methods and settings; leave out --methods and --set.")
         return read_grids(args.grid)
     if not args.methods:
         raise UserError("name the methods, for example --methods ft osiris-d, or a file with --grid.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ from typing import Annotated
 
 import tyro
 
+from osiris.commands.arguments import parse_arguments
 from osiris.console import notice
 from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
@@ -24,7 +24,7 @@ from osiris.training.presets import choose_preset, preset, with_encoder
 
 @dataclass(frozen=True)
 class Args:
-    """Train one method on one benchmark. Every default is the preset's.
+    """Train one method on one benchmark. The preset sets the default of every option.
 
     Without --preset: `paper` on a GPU, `fast` on a CPU (`fast-long` for a folder of fewer than 2,000 images).
 
@@ -41,19 +41,23 @@ class Args:
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     out: Path | None = None
-    """The run directory (default: runs/BENCHMARK-METHOD-seedN). The same command again continues it."""
+    """The run directory; None means runs/BENCHMARK-METHOD-seedN. The same command again resumes the run."""
+    resume: Path | None = None
+    """Resume the run in this directory, with its own settings."""
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """Take all settings from this config.json of another run; other options change them."""
     quiet: bool = False
     """No progress display."""
     add_task: tuple[Path, ...] = ()
-    """Give a finished run (--resume) one more task: a folder of images. Its earlier images are not needed."""
+    """Add one more task, a folder of images, to a finished run (--resume). Its earlier images are not needed."""
     first_task: Path | None = None
-    """Take the first task, which is the same for every method, from this file; without it, train and write it."""
+    """Load the trained first task, which is the same for every method, from this file, or write it if it is missing."""
     processes: int = 1
     """Processes on this machine that share each batch (one per GPU). For several machines, use torchrun."""
     stop_after_task: int | None = None
     """Stop after this many tasks. The same command without it continues the run."""
     no_lock: bool = False
-    """Do not lock the run directory (file systems without locks). Two processes would overwrite each other."""
+    """Do not lock the run directory (for file systems without locks). Make sure that no other process uses it."""
 
 
 def parse(argv: list[str]) -> Args:
@@ -98,9 +102,7 @@ def parse(argv: list[str]) -> Args:
         rest += ["--objective", known.objective]
     if known.device != "auto":
         rest += ["--device", known.device]
-    cli: type[Args] = tyro.conf.OmitArgPrefixes[Args]  # pyright: ignore[reportAssignmentType]
-    about = inspect.getdoc(Args)
-    args = tyro.cli(cli, args=rest, prog="osiris train", description=about, default=Args(config=base, out=out))
+    args = parse_arguments(Args, rest, "train", Args(base, out, resume=known.resume, config_file=known.config))
     if reason and not args.quiet:
         notice(f"no --preset given: {base.preset}, because {reason}.")
     return args

@@ -11,31 +11,30 @@ class BenchmarkConfig:
     """The data and its order."""
 
     benchmark: str = "tinyworld"
-    """Name of a benchmark (see `osiris list benchmarks`), `split-DATASET-N`, `folder:PATH`, `dataset:NAME` or
-    `arrays:FILE.npz`."""
+    """A benchmark (`osiris list benchmarks`), split-DATASET-N, folder:PATH, dataset:NAME or arrays:FILE.npz."""
     data_dir: Path | None = None
-    """Local copy of the hub's files. Default: the environment variable OSIRIS_DATA, then the hub."""
+    """Local copy of the hub's files; None means the environment variable OSIRIS_DATA, then the hub."""
     class_order: str | None = None
-    """`seed:N` for a random class order, or a JSON file with a list of class names. Default: the benchmark's own."""
+    """`seed:N` for a random class order, or a JSON file with a list of class names; None means the benchmark's own."""
     shuffle_tasks: int | None = None
     """Shuffle the order of the tasks with this seed."""
     train_per_class: int | None = None
-    """Training images per class that the learner sees (default: all)."""
+    """Training images per class that the learner sees; None means all."""
     bank_per_class: int | None = None
-    """Training images per class in the KNN bank (default: all)."""
+    """Training images per class in the KNN bank; None means all."""
     test_per_class: int | None = None
-    """Test images per class (default: all)."""
+    """Test images per class; None means all."""
     validation: bool = False
-    """Evaluate on a fifth of the training images, which are then not learned from, instead of the test images."""
+    """Evaluate on a fifth of the training images, which are then not used for training, instead of the test images."""
     image_size: int | None = None
-    """Side of the square images in pixels (default: the data's own)."""
+    """Side of the square images in pixels; None means that of the data."""
     image_column: str | None = None
-    """For `dataset:`: the column that holds the images (default: the only image column)."""
+    """For `dataset:`: the column of the images; None means the only image column."""
     label_column: str | None = None
-    """For `dataset:`: the column that holds the classes, used only for evaluation (default: `label` if present)."""
+    """For `dataset:`: the column of the classes, used only for evaluation; None means `label` if present."""
     episode_column: str | None = None
     """For `dataset:`: the column whose sorted values are the episodes, such as a date or a place."""
     strict: bool = False
     """Stop at the first image that cannot be decoded instead of skipping and listing it."""
     decode_limit_mb: int | None = None
-    """Own data larger than this when decoded is decoded on the fly (default: OSIRIS_DECODE_LIMIT_MB, then 4096)."""
+    """Larger data of your own is decoded during training; None means OSIRIS_DECODE_LIMIT_MB, or else 4096."""

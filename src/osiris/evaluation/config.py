@@ -30,7 +30,7 @@ class ProtocolConfig:
     random_encoders: int = 5
     """Untrained encoders whose mean accuracy is the baseline of forward transfer."""
     evaluate_every: int | None = None
-    """Also evaluate in the middle of tasks, every so many steps."""
+    """Also evaluate in the middle of tasks, after every this many steps."""
     keep_features: bool = False
     """Keep the features of bank and test images beside the other results."""
     probe: bool = False
@@ -45,4 +45,4 @@ class ProtocolConfig:
         if self.temperature <= 0:
             raise UserError(f"the temperature of the KNN must be positive, not {self.temperature}.")
         if self.evaluate_every is not None and self.evaluate_every < 1:
-            raise UserError(f"evaluate every so many steps: at least 1, not {self.evaluate_every}.")
+            raise UserError(f"--evaluate-every is a number of steps: at least 1, not {self.evaluate_every}.")

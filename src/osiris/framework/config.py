@@ -13,8 +13,7 @@ class MethodConfig:
     """Which method, and what to change in it. Options that are left out keep the values of the method."""
 
     method: str = "osiris-d"
-    """A method of `osiris list methods`, with ablations after a slash and options of its terms in parentheses:
-    `osiris-d/no-cross`, `lump(alpha=1)`."""
+    """A name of `osiris list methods`, with ablations and options as in `osiris-d/no-cross` and `lump(alpha=1)`."""
     objective: str | None = None
     """What L_current optimises in the space of g: ntxent (default), dcl, barlow, vicreg, byol, simsiam, mocov2+,
     mocov3, swav, with options as in `barlow(scale=0.025)`; see docs/objectives.md."""
@@ -25,15 +24,14 @@ class MethodConfig:
     past: str | None = None
     """Replace the terms of L_past, for example `replay+distil`; `none` removes them."""
     cross_weight: float | None = None
-    """lambda_1."""
+    """lambda_1, the weight of L_cross."""
     past_weight: float | None = None
-    """lambda_2."""
+    """lambda_2, the weight of L_past."""
     pocon_interval: tyro.conf.Suppress[int | None] = None
     """Steps between the snapshots of pocon in this preset; on the command line: `--method "pocon(interval=2000)"`."""
     second_space: Literal["copy", "fresh"] | None = None
-    """How h starts in task 2: a copy of g, or fresh."""
+    """How h starts in task 2: as a copy of g, or newly initialised."""
     memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
-    """Which images the memory keeps: a uniform sample of all (default), the newest, the least redundant (minred), or
-    the same number of each task (cromo)."""
+    """Images that the memory keeps: a uniform sample, the newest, the least redundant, or as many per task."""
     replay_fraction: float | None = None
-    """|Y| / |X| (default 3/4; lump 1)."""
+    """|Y| / |X|; None means 3/4 (lump: 1)."""

@@ -20,11 +20,11 @@ class EncoderConfig:
 
     encoder: str | None = None
     """`hf:NAME` or `timm:NAME`: start from a pretrained model of the hub or of a local directory, with defaults that
-    suit it (docs/encoders.md). `resnet18`, `resnet34`. Default: what the following options describe."""
+    suit it (docs/encoders.md). `resnet18`, `resnet34`. None means what the following options describe."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: int = 64
-    """Channels of the first stage; later stages have twice the one before (64: ResNet-18)."""
+    """Channels of the first stage; each later stage has twice as many (64: ResNet-18)."""
     blocks: tuple[int, ...] = (2, 2, 2, 2)
     """Residual blocks per stage (2 2 2 2: ResNet-18)."""
     norm: Norm = "gn"

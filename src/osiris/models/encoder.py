@@ -103,12 +103,12 @@ class Encoder(nn.Module):
 def _check(config: EncoderConfig) -> None:
     if config.family == "fast":
         if config.width < 32 or config.width % 16 or config.width > 1024:
-            raise UserError(f"--width {config.width} does not suit the fast encoder; use a multiple of 16 from 32 on.")
+            raise UserError(f"--width {config.width} is not possible with `fast`; use a multiple of 16, at least 32.")
         if not config.blocks or min(config.blocks) < 1:
             raise UserError(f"--blocks needs positive numbers, one per stage, such as 1 1; got {config.blocks}.")
         return
     if config.width < 4 or config.width > 1024:
-        raise UserError(f"--width {config.width} makes no encoder; use a number from 4 to 1024 (ResNet-18 has 64).")
+        raise UserError(f"--width {config.width} is not possible; use a number from 4 to 1024 (ResNet-18 has 64).")
     if len(config.blocks) != 4 or min(config.blocks) < 1:
         raise UserError(f"--blocks needs four positive numbers, one per stage, such as 2 2 2 2; got {config.blocks}.")
     if config.stem_stride not in (1, 2):

@@ -35,13 +35,13 @@ class SlurmOptions:
     """What every job asks for. Only with --launcher slurm."""
 
     partition: str | None = None
-    """The partition (default: that of the cluster)."""
+    """The partition; None means that of the cluster."""
     time: int = 240
     """Minutes after which a job saves, goes back to the queue and continues later."""
     gpus: int = 0
     """GPUs per node."""
     cpus: int | None = None
-    """CPUs per node (default: one per process)."""
+    """CPUs per node; None means one per process."""
     nodes: int = 1
     """Nodes of each run. With several, --processes is the number on each."""
     slurm: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class SlurmLauncher:
                     jobs, asked = self._follow(jobs), time.monotonic()
             remove_unneeded(self.directory, self.first_tasks)
         except KeyboardInterrupt:
-            notice("the jobs go on. The same command watches them again; scancel --name osiris stops them.")
+            notice("the jobs keep running. The same command watches them again; scancel --name osiris stops them.")
             raise
 
     def _follow(self, jobs: dict[GridRun, str]) -> dict[GridRun, str]:

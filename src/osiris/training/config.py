@@ -48,7 +48,7 @@ class LearningConfig:
     views: Literal["paper", "gentle"] = "paper"
     """The augmentations: those of the paper, or larger crops without blur and solarisation (for simple drawings)."""
     view_size: int | None = None
-    """Side of the views in pixels (default: that of the images). Smaller views cost less; evaluation is the same."""
+    """Side of the views in pixels; None means that of the images. Smaller views train faster."""
     freeze: float | None = None
     """With --encoder: the part of its layers that is not trained, from the first on (0: train all; 1: only what follows
     the layers). Pretrained encoders: 0.5."""
@@ -56,13 +56,12 @@ class LearningConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Speed and safety. It does not change what is learned, except for the last bits (threads, precision, compile)."""
+    """Speed and safety. They do not change the results, except for the last bits (threads, precision, compile)."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int | None = None
-    """CPU threads of a process; part of the config because it changes the last bits (default: all cores that the
-    process may use, recorded)."""
+    """CPU threads of a process. They change the last bits. None means all cores that the process may use."""
     precision: Literal["32", "bf16", "16"] = "32"
     """Autocast of the networks; losses are computed in float32."""
     tf32: bool = False
@@ -80,7 +79,7 @@ class EngineConfig:
     init: Path | None = None
     """Start the encoder from these weights (safetensors)."""
     track_overfitting: int | None = None
-    """Steps between comparisons of the loss on past tasks with the loss on the memory (default: never)."""
+    """Steps between comparisons of the loss on past tasks with the loss on the memory; None means never."""
     tensorboard: bool = False
     """Also log to TensorBoard (needs the extra `tensorboard`)."""
     wandb: bool = False

@@ -98,14 +98,14 @@ class RunDirectory:
             ours = (".lock", ".config.json.")  # the second: a kill while the config was being written
             others = [item.name for item in self.path.iterdir() if not item.name.startswith(ours)]
             if others:
-                raise UserError(f"{self.path} holds other files ({others[0]}, ...); choose an empty --out.")
+                raise UserError(f"{self.path} contains other files ({others[0]}, ...); choose an empty --out.")
             return config.complete()
         existing = read_config(self.path)
         if config.engine.threads is None:
             config = replace(config, engine=replace(config.engine, threads=existing.engine.threads))
         differing = differences(settings(existing), settings(config))
         if differing:
-            raise UserError(f"{self.path} already holds a different run: {differing}. Choose another --out.")
+            raise UserError(f"{self.path} already contains a different run: {differing}. Choose another --out.")
         return config
 
     def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
