@@ -207,11 +207,6 @@ def agree_each(flags: Sequence[bool]) -> list[bool]:
     return [bool(item) for item in value.tolist()]
 
 
-def barrier() -> None:
-    if world_size() > 1:
-        dist.barrier(group=_control)
-
-
 class Elsewhere(SystemExit):
     """Another process has failed and reports it; this one exits silently with the same code."""
 

@@ -133,21 +133,17 @@ def test_what_changed_in_each_task() -> None:
 
     before = contents(whole)
     assert content_differences(before, contents(whole)) == []
-    assert content_differences(before, before[:1]) == ["task 2 (two) is missing"]
-    assert content_differences(before[:1], before) == ["task 2 (two) is new"]
-    check = whole.check.copy()
-    check[0] += 50
-    assert content_differences(before, contents(replace(whole, check=check))) == [
-        "task 1 (one): some images or labels have changed"
-    ]
-    check[:2] = whole.check[1], whole.check[0]
-    label = whole.label.copy()  # type: ignore[union-attr]
-    label[:2] = label[1], label[0]
-    assert content_differences(before, contents(replace(whole, check=check, label=label))) == [
-        "task 1 (one): the same images in another order"
-    ]
+    one, two = "one with 4 training and 2 test images", "two with 4 training and 1 test images"
+    assert content_differences(before, before[:1]) == [f"task 2 was {two} before and is missing now"]
+    assert content_differences(before[:1], before) == [f"task 2 was missing before and is {two} now"]
+    check, label = whole.check.copy(), whole.label.copy()  # type: ignore[union-attr]
+    check[:2], label[:2] = check[1::-1], label[1::-1]
+    for changed in (replace(whole, check=whole.check + 50), replace(whole, check=check, label=label)):
+        assert content_differences(before, contents(changed))[0] == (
+            f"some images or labels of task 1 ({one}) or their order have changed"
+        )
     moved = replace(whole, episode=np.asarray([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1]), episode_names=("one", "2"))
     assert content_differences(before, contents(moved)) == [
-        "task 1 (one): 4 training images before, 3 now",
-        "task 2 (2): 4 training images before, 5 now, its name was two",
+        f"task 1 was {one} before and is one with 3 training and 2 test images now",
+        f"task 2 was {two} before and is 2 with 5 training and 1 test images now",
     ]

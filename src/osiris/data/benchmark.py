@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypedDict
 
@@ -38,8 +39,6 @@ class TaskContent(TypedDict):
     name: str
     train: int
     test: int
-    images: str
-    """Digest of all images and labels in any order."""
     order: str
     """Digest of all images and labels in their order."""
 
@@ -90,24 +89,18 @@ class Benchmark:
 
 
 def content_differences(before: Sequence[TaskContent], now: Sequence[TaskContent]) -> list[str]:
-    """One sentence for each task whose images are not the ones they were; empty if nothing has changed."""
+    """One sentence for each task whose images have changed; empty if nothing has changed."""
+
+    def describe(content: TaskContent | None) -> str:
+        if content is None:
+            return "missing"
+        return f"{content['name']} with {content['train']:,} training and {content['test']:,} test images"
+
     differences: list[str] = []
-    for number in range(max(len(before), len(now))):
-        if number >= len(now):
-            differences.append(f"task {number + 1} ({before[number]['name']}) is missing")
-        elif number >= len(before):
-            differences.append(f"task {number + 1} ({now[number]['name']}) is new")
-        elif before[number] != now[number]:
-            old, new = before[number], now[number]
-            changes = [
-                f"{old[key]:,} {split} images before, {new[key]:,} now"
-                for key, split in (("train", "training"), ("test", "test"))
-                if old[key] != new[key]
-            ]
-            if old["name"] != new["name"]:
-                changes.append(f"its name was {old['name']}")
-            if not changes:
-                same = old["images"] == new["images"]
-                changes.append("the same images in another order" if same else "some images or labels have changed")
-            differences.append(f"task {number + 1} ({new['name']}): {', '.join(changes)}")
+    for number, (old, new) in enumerate(zip_longest(before, now), start=1):
+        texts = describe(old), describe(new)
+        if texts[0] != texts[1]:
+            differences.append(f"task {number} was {texts[0]} before and is {texts[1]} now")
+        elif old != new:
+            differences.append(f"some images or labels of task {number} ({texts[0]}) or their order have changed")
     return differences

@@ -184,7 +184,6 @@ def _open(name: str) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # `datasets` wraps the errors of its readers in several types
-        raise_if_disk_full(error)
         raise UserError(f"cannot read {path} as a data set: {one_line(error)}") from error
     return splits_of(opened)
 
@@ -207,36 +206,29 @@ def fetch(repository: str, configuration: str | None = None) -> dict[str, Any]:
     except DatasetNotFoundError:
         raise UserError(f"the hub has no data set {repository!r} that you may read. Check the name.") from None
     except (OSError, HfHubHTTPError) as error:  # no connection, offline mode, or refused by a proxy
-        raise_if_disk_full(error)
         folder = repository.split("/")[-1]
         raise UserError(
-            f"could not download {repository} from the hub ({type(error).__name__}). Without a network, get the data "
+            f"could not download {repository} from the hub ({one_line(error)}). Without a network, get the data "
             f"by hand: on a connected machine run `hf download {repository} --repo-type dataset --local-dir {folder}`, "
             "copy the folder here and pass it with --data-dir, or set OSIRIS_DATA to the folder that contains it."
         ) from error
     except (ValueError, DatasetGenerationError) as error:  # several configurations, or unreadable files
-        raise_if_disk_full(error)
         raise UserError(
             f"{repository}: {one_line(error)} (choose a configuration with dataset:{repository}@CONFIGURATION)"
         ) from None
 
 
-def raise_if_disk_full(error: BaseException | None) -> None:
-    """`datasets` may wrap the operating system's error in its own."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            from datasets.config import HF_DATASETS_CACHE
+def one_line(error: BaseException) -> str:
+    """The message of the error's first cause in one line (`datasets` wraps errors of the system in its own), with what
+    to do about a full disk."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return text
+    from datasets.config import HF_DATASETS_CACHE
 
-            raise UserError(
-                f"the disk is full: `datasets` keeps its files in {HF_DATASETS_CACHE}. Free some space "
-                "there, or set HF_HOME to a directory on a larger disk."
-            ) from error
-        error = error.__cause__ or error.__context__
-
-
-def one_line(error: Exception) -> str:
-    """The message of a library's error, shortened to one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return f"{text}: free some space in {HF_DATASETS_CACHE}, or set HF_HOME to a directory on a larger disk"
 
 
 def hub_reachable() -> bool:

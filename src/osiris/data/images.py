@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -104,8 +102,8 @@ class LazyImages:
     ) -> None:
         self.count, self.size, self.read, self.describe = count, size, read, describe
         self.ahead = max(1, AHEAD_BYTES // (3 * size * size)) if ahead is None else ahead
-        self.pending: OrderedDict[int, Future[np.ndarray]] = OrderedDict()
-        self.lock = threading.Lock()
+        self.pending: dict[int, Future[np.ndarray]] = {}
+        """Oldest first. Only the caller's thread uses it."""
         self.pool = ThreadPoolExecutor(core_count(), thread_name_prefix="osiris-decode")
 
     @property
@@ -118,15 +116,13 @@ class LazyImages:
     def prefetch(self, indices: Tensor) -> None:
         """Start decoding. At most `ahead` images wait; newer hints replace the oldest ones."""
         for index in indices.tolist()[: self.ahead]:
-            with self.lock:
-                self.pending[index] = self.pending.pop(index, None) or self.pool.submit(self._decode, index)
-                while len(self.pending) > self.ahead:
-                    self.pending.popitem(last=False)[1].cancel()
+            self.pending[index] = self.pending.pop(index, None) or self.pool.submit(self._decode, index)
+            while len(self.pending) > self.ahead:
+                self.pending.pop(next(iter(self.pending))).cancel()
 
     def take(self, indices: Tensor) -> Tensor:
         rows = indices.tolist()
-        with self.lock:
-            futures = {row: self.pending.pop(row, None) or self.pool.submit(self._decode, row) for row in set(rows)}
+        futures = {row: self.pending.pop(row, None) or self.pool.submit(self._decode, row) for row in set(rows)}
         pixels = [futures[row].result() for row in rows]
         import torch
 

@@ -50,45 +50,33 @@ class JsonLines:
         self.file.close()
 
 
-def describe(record: dict[str, Any]) -> str:
-    """`task 2/10 epoch 3/24 loss 3.14 (current 2.1, cross 1.0, past 1.1) 2100 images/s, 1 min 20 s left`"""
-    terms = ", ".join(f"{name} {value:.3f}" for name, value in record["terms"].items())
-    return (
-        f"task {record['task']}/{record['tasks']} epoch {record['epoch']}/{record['epochs']} "
-        f"loss {record['loss']:.3f} ({terms}) {record['images_per_second']:.0f} images/s, "
-        f"{time_left(record)}"
-    )
-
-
-def time_left(record: dict[str, Any]) -> str:
-    """`1 min 20 s left`, once the run has been measured for long enough."""
-    seconds = record["seconds_left"]
-    return "estimating the time left" if seconds is None else f"{duration(seconds)} left"
-
-
-def describe_evaluation(record: dict[str, Any]) -> str:
-    shown = ", ".join(f"{name} {value:.1f}" for name, value in record["shown"].items())
-    return f"after task {record['task']}/{record['tasks']}: {shown}"
-
-
 class ProgressView:
-    """On the display: a row for the run with the time left and the newest metrics, and one for the task."""
+    """On the display: a row for the run with the time left and the newest metrics, and one for the task. Without a
+    terminal, lines such as
+    `task 2/10 epoch 3/24 loss 3.14 (current 2.1, cross 1.0, past 1.1) 2100 images/s, 1 min 20 s left`."""
 
     def __init__(self, title: str) -> None:
         self.title, self.metrics, self.display = title, "", Display()
         self.display.show(title, 0.0, "starting", line=True)
 
     def log(self, record: dict[str, Any]) -> None:
+        task = f"task {record['task']}/{record['tasks']}" if "tasks" in record else ""
         if record["event"] == "evaluation":
-            self.metrics = describe_evaluation(record)
+            shown = ", ".join(f"{name} {value:.1f}" for name, value in record["shown"].items())
+            self.metrics = f"after {task}: {shown}"
             self.display.show(self.title, None, self.metrics, line=True)
-        elif record["event"] == "step" and self.display.live is None:
-            self.display.show(self.title, record["progress"], describe(record))
-        elif record["event"] == "step":
-            self.display.show(self.title, record["progress"], f"{time_left(record)}  {self.metrics}")
-            terms = "  ".join(f"{name} {value:.3f}" for name, value in record["terms"].items())
-            text = f"epoch {record['epoch']}/{record['epochs']}  {terms}  {record['images_per_second']:.0f} images/s"
-            self.display.show(f"task {record['task']}/{record['tasks']}", record["task_progress"], text)
+        if record["event"] != "step":
+            return
+        seconds, speed = record["seconds_left"], f"{record['images_per_second']:.0f} images/s"
+        left = "estimating the time left" if seconds is None else f"{duration(seconds)} left"
+        epoch = f"epoch {record['epoch']}/{record['epochs']}"
+        terms = [f"{name} {value:.3f}" for name, value in record["terms"].items()]
+        if self.display.live is None:
+            text = f"{task} {epoch} loss {record['loss']:.3f} ({', '.join(terms)}) {speed}, {left}"
+            self.display.show(self.title, record["progress"], text)
+        else:
+            self.display.show(self.title, record["progress"], f"{left}  {self.metrics}")
+            self.display.show(task, record["task_progress"], f"{epoch}  {'  '.join(terms)}  {speed}")
 
     def close(self) -> None:
         self.display.close()
@@ -152,6 +140,5 @@ def open_views(config: Config, method: str, folder: Path, quiet: bool, start: in
     if config.engine.wandb:
         views.append(WeightsAndBiases(folder, to_dict(config), folder.name))
     if not quiet:
-        title = f"{method} seed {config.seed}"
-        views.append(ProgressView(title))
+        views.append(ProgressView(f"{method} seed {config.seed}"))
     return views
