@@ -192,13 +192,6 @@ def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed:
         Learner(photos / "nothing").embed(photos / WEEKS[0])
 
 
-def test_scikit_learn_conventions(photos: Path, observed: Path) -> None:
-    own = learner(observed)
-    assert type(own)(**own.get_params()).get_params() == own.get_params()
-    assert own.set_params(seed=3).seed == 3
-    assert own.transform(photos / WEEKS[1]).shape == (6, 64)
-
-
 def test_search_finds_the_image_itself_first(
     photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ The state is a run directory. It holds the images of the memory, and never needs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -25,6 +26,7 @@ from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
 from osiris.evaluation.observations import Observations, read_observations
 from osiris.evaluation.runs import Run, weight_files
 from osiris.learner.episode import extension, memory_of
+from osiris.learner.estimator import Estimator
 from osiris.learner.measure import measure
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.training import checkpoint
@@ -56,15 +58,15 @@ class Status(TypedDict):
     """Size of the state on disk."""
 
 
-class Learner:
+class Learner(Estimator):
     """An encoder that learns from one episode of unlabelled images after the other.
 
-    Follows the conventions of scikit-learn: `partial_fit` is `observe`, `transform` is `embed`.
+    Follows the conventions of scikit-learn: `partial_fit` is `observe`, `transform` is `embed`; works in a `Pipeline`.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | None = None,
         method: str | None = None,
         preset: str | None = None,
         seed: int | None = None,
@@ -74,7 +76,8 @@ class Learner:
         """Open the state in `path`, or create it with the first episode.
 
         Args:
-            path: The state: a directory made by an earlier Learner or by `osiris train`, or a new one.
+            path: The state: a directory made by an earlier Learner or by `osiris train`, or a new one. Without it, the
+                state is temporary and goes with this object.
             method: Default: osiris-d.
             preset: Where the defaults of all options come from (default: fast).
             seed: Changes initialisation, augmentation and memory (default: 0).
@@ -84,19 +87,25 @@ class Learner:
 
         A state that exists has its own settings; options that contradict it are refused by `observe`.
         """
-        self.path, self.method, self.preset, self.seed, self.options = Path(path), method, preset, seed, options
-        self._loaded: tuple[object, Embedder] | None = None
-        self.encoder, self._encoder_name = encoder, None if encoder is None else encoder_name(encoder)
+        super().__init__()
+        self.path, self.method, self.preset, self.seed = path, method, preset, seed
+        self.encoder, self.options = encoder, options
+
+    @cached_property
+    def _encoder_name(self) -> str | None:
+        """A module is copied when it gets its name."""
+        return None if self.encoder is None else encoder_name(self.encoder)
 
     @property
     def config(self) -> Config:
         """That of the state, or of the preset, with the options of this learner."""
         given = {"method": self.method, "seed": self.seed}
         options = {name: value for name, value in given.items() if value is not None} | self.options
-        if (self.path / "config.json").exists():
-            config, name = read_config(self.path), self._encoder_name
+        name = self._encoder_name
+        if (self.folder / "config.json").exists():
+            config = read_config(self.folder)
             return with_options(config if name is None else with_encoder(config, name), options)
-        config = preset(self.preset or "fast", "folder:", self._encoder_name, self.options.get("objective"))
+        config = preset(self.preset or "fast", "folder:", name, self.options.get("objective"))
         return with_options(config, {"benchmark": EPISODES} | options)
 
     def observe(
@@ -126,11 +135,11 @@ class Learner:
         def extend(state: dict[str, Any] | None) -> Extension:
             return extension(state, config, images, name)
 
-        train(config, self.path, quiet, extend=extend)
+        train(config, self.folder, quiet, extend=extend)
         self.measure(reference)
         if keep_tasks is not None:
-            for file in list(weight_files(self.path).values())[: -max(1, keep_tasks)]:
-                (self.path / "evaluation" / file.name).unlink(missing_ok=True)
+            for file in list(weight_files(self.folder).values())[: -max(1, keep_tasks)]:
+                (self.folder / "evaluation" / file.name).unlink(missing_ok=True)
                 file.unlink()
         return self
 
@@ -139,15 +148,15 @@ class Learner:
 
         `reference`: see `observe`. Episodes whose weights are still there are measured too.
         """
-        with RunDirectory(self.path):
+        with RunDirectory(self.folder):
             device = choose_device(self.config.engine.device)
-            measure(self.path, self._state(), None if reference is None else Path(reference), device)
-        return read_observations(self.path)
+            measure(self.folder, self._state(), None if reference is None else Path(reference), device)
+        return read_observations(self.folder)
 
     @property
     def run(self) -> Run:
         """The state as a finished run."""
-        return Run(self.path, self.metrics)
+        return Run(self.folder, self.metrics)
 
     def embed(self, images: Any) -> np.ndarray:
         """float32 [N, D]: the features of one image file, or of anything that `observe` takes."""
@@ -174,37 +183,33 @@ class Learner:
         return [(paths[row], value) for row, value in zip(order[:count].tolist(), similarity.tolist())], notices
 
     def _embedder(self) -> Embedder:
-        """Kept between calls, until the state has newer weights."""
-        checkpoint_path = self.run.checkpoint()
-        version = (checkpoint_path, checkpoint_path.stat().st_mtime_ns)
-        if self._loaded is None or self._loaded[0] != version:
-            self._loaded = version, Embedder(checkpoint_path, choose_device(self.config.engine.device))
-        return self._loaded[1]
+        path, device = self.run.checkpoint(), choose_device(self.config.engine.device)
+        return _open_embedder(path.absolute(), path.stat().st_mtime_ns, device)
 
     @property
     def metrics(self) -> RunMetrics:
-        if not (self.path / "metrics.json").exists():
-            raise UserError(f"{self.path} has not finished an episode yet; observe some images first.")
-        return read_metrics(self.path / "metrics.json")
+        if not (self.folder / "metrics.json").exists():
+            raise UserError(f"{self.folder} has not finished an episode yet; observe some images first.")
+        return read_metrics(self.folder / "metrics.json")
 
     def status(self) -> Status:
         state = self._state()
         memory, contents, done = memory_of(state), state["data"], state["position"]["task"]
-        files = [path for path in self.path.rglob("*") if path.is_file()]
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
         return Status(
             episodes=[(content["name"], content["train"]) for content in contents],
             unfinished=contents[done]["name"] if done < len(contents) else None,
             memory=torch.bincount(memory["task"][: memory["filled"]], minlength=len(contents)).tolist(),
             memory_size=len(memory["task"]),
-            health=self.metrics.evaluations[-1].health if (self.path / "metrics.json").exists() else None,
-            observations=read_observations(self.path),
+            health=self.metrics.evaluations[-1].health if (self.folder / "metrics.json").exists() else None,
+            observations=read_observations(self.folder),
             bytes=sum(path.stat().st_size for path in files),
         )
 
     def forget(self, images: Sequence[str | Path]) -> int:
         """Remove images from the memory, given as files; returns how many it held. Each place is taken by a copy of
         another image. The weights keep what they have learned."""
-        with RunDirectory(self.path):
+        with RunDirectory(self.folder):
             state = self._state()
             memory = memory_of(state)
             pixels, filled = memory["images"], memory["filled"]
@@ -221,28 +226,17 @@ class Learner:
                     if name.startswith("memory.") and isinstance(value, Tensor) and value.ndim > 0:
                         value[slot] = value[other]
             for _ in range(2):  # latest.pt and previous.pt
-                checkpoint.save_state(self.path / "checkpoints", state)
+                checkpoint.save_state(self.folder / "checkpoints", state)
         return int(found.sum())
 
     def _state(self) -> dict[str, Any]:
-        state = checkpoint.load_state(self.path / "checkpoints")
+        state = checkpoint.load_state(self.folder / "checkpoints")
         if state is None:
-            raise UserError(f"{self.path} has no checkpoint; observe some images first.")
+            raise UserError(f"{self.folder} has no checkpoint; observe some images first.")
         return state
 
-    def fit(self, images: Any, y: object = None) -> Learner:
-        return self.observe(images)
 
-    def partial_fit(self, images: Any, y: object = None) -> Learner:
-        return self.observe(images)
-
-    def transform(self, images: Any) -> np.ndarray:
-        return self.embed(images)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        given = {"path": self.path, "method": self.method, "preset": self.preset, "seed": self.seed}
-        return given | {"encoder": self.encoder, **self.options}
-
-    def set_params(self, **parameters: Any) -> Learner:
-        self.__init__(**(self.get_params() | parameters))
-        return self
+@lru_cache(maxsize=2)
+def _open_embedder(path: Path, written: int, device: torch.device) -> Embedder:
+    """Kept between calls; `written` is the time of the file, so that newer weights are loaded again."""
+    return Embedder(path, device)
