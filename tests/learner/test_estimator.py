@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+from sklearn import base
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.neighbors import KNeighborsClassifier
@@ -30,6 +30,12 @@ EXPECTED_TO_FAIL = {
     "check_transformer_general": FREE_SIZE,
     "check_fit2d_1sample": "the message speaks of images, not of samples",
 }
+
+
+def clone(learner: Learner) -> Learner:
+    copy = base.clone(learner)
+    assert isinstance(copy, Learner)
+    return copy
 
 
 class TableLearner(Learner):
