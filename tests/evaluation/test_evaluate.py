@@ -11,7 +11,7 @@ from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
 from osiris.evaluation.features import Features
-from osiris.evaluation.metrics_file import mean_present
+from osiris.evaluation.statistics import mean
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_restrictions_keep_to_the_allowed_classes_and_help(evaluation, clustered
     inside = {label for task in (0, 1) for label in benchmark.tasks[task]}
     for predicted, task in zip(arrays["prediction.within-environment"].tolist(), arrays["task"].tolist(), strict=True):
         assert (predicted in inside) == (task in (0, 1))
-    means = {name: (mean_present(numbers.protocols[name].accuracy) or 0) for name in PROTOCOLS}
+    means = {name: (mean(numbers.protocols[name].accuracy) or 0) for name in PROTOCOLS}
     assert 20 < means["class-agnostic"] < means["task-aware"] < 100
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from osiris.augment.views import normalise
@@ -98,11 +99,11 @@ def test_without_test_images(make_benchmark):
     assert features.test is None and features.bank.shape == (20, 48) and encoder.seen == 20
 
 
-def test_save_and_load(tmp_path):
+def test_features_are_saved(tmp_path):
     features = Features(torch.randn(5, 3), torch.randn(2, 3))
     features.save(tmp_path / "features.safetensors")
-    loaded = Features.load(tmp_path / "features.safetensors")
-    assert loaded.test is not None and features.test is not None
-    assert torch.equal(loaded.bank, features.bank) and torch.equal(loaded.test, features.test)
+    loaded = load_file(tmp_path / "features.safetensors")
+    assert features.test is not None
+    assert torch.equal(loaded["bank"], features.bank) and torch.equal(loaded["test"], features.test)
     dataclasses.replace(features, test=None).save(tmp_path / "bank.safetensors")
-    assert Features.load(tmp_path / "bank.safetensors").test is None
+    assert load_file(tmp_path / "bank.safetensors").keys() == {"bank"}

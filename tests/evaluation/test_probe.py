@@ -6,8 +6,8 @@ import torch
 
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.features import Features
-from osiris.evaluation.metrics_file import mean_present
 from osiris.evaluation.probe import L2_GRID, fit, fit_with, probe
+from osiris.evaluation.statistics import mean
 
 
 def test_the_minimum_is_the_minimum():
@@ -55,7 +55,7 @@ def test_all_protocols_on_separable_features(make_benchmark):
 def test_task_aware_never_loses_to_ignorance_by_much_and_masking_never_loses(clustered):
     features, benchmark = clustered
     numbers = probe(features, benchmark, PROTOCOLS)
-    means = {name: mean_present(numbers[name].accuracy) or 0 for name in PROTOCOLS}
+    means = {name: mean(numbers[name].accuracy) or 0 for name in PROTOCOLS}
     assert means["class-agnostic"] > 30
     assert means["task-aware-masked"] > means["class-agnostic"] and means["task-aware"] > means["class-agnostic"]
 

@@ -258,7 +258,7 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
     from rich.table import Table
 
     from osiris.commands.show import number
-    from osiris.evaluation.metrics_file import mean_present
+    from osiris.evaluation.statistics import mean
     from osiris.training.run_evaluation import headline
 
     made = Table(title=f"{benchmark}, percent")
@@ -269,5 +269,5 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
         made.add_column(name, justify="right")
     for name, entry in zip(names, scores):
         cells = [number(headline(entry)[column]) for column in columns]
-        made.add_row(name, *cells, *(number(mean_present(entry.probe[probe].accuracy)) for probe in probes))
+        made.add_row(name, *cells, *(number(mean(entry.probe[probe].accuracy)) for probe in probes))
     return made

@@ -1,7 +1,6 @@
-"""References that learn nothing: untrained encoders (R_i of forward transfer), raw pixels, whitened random patches.
+"""Baselines without learning: untrained encoders (R_i of forward transfer), raw pixels, whitened random patches.
 
-A trained encoder should beat all of them. Results are cached on disk, because they depend on the data and the protocol
-alone.
+A trained encoder should beat all of them. They depend on the data and the protocol alone, so they are cached on disk.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import digest
-from osiris.evaluation.metrics_file import Baseline, mean_present
+from osiris.evaluation.metrics_file import Baseline
+from osiris.evaluation.protocols import TASK_LEVEL, labels_of_test
+from osiris.evaluation.statistics import mean
 from osiris.files import read_sealed_json, write_sealed_json
 from osiris.models.whitening import principal_components
 from osiris.randomness import generator
@@ -31,7 +32,7 @@ PATCH, FILTERS, FITTED_IMAGES, PATCHES_PER_IMAGE = 6, 256, 1000, 50
 CONTRAST, WHITENING, THRESHOLD = 10 / 255**2, 0.1, 0.5
 """Regularisation of contrast and of the whitening (as Coates and Ng for bytes), and the soft threshold."""
 CHUNK = 16
-"""Images at a time: the responses of all filters stay small."""
+"""Images at a time, which bounds the memory for the responses of all filters."""
 
 
 def untrained_baseline(
@@ -57,15 +58,15 @@ def untrained_baseline(
         each.append(_cached(path, lambda seed=seed: measure(make_encoder(seed), benchmark, protocol, device)))
     return Baseline(
         protocols={
-            name: [mean_present(values) for values in zip(*(one.protocols[name] for one in each), strict=True)]
+            name: [mean(values) for values in zip(*(one.protocols[name] for one in each), strict=True)]
             for name in protocol.protocols
         },
-        task_level=mean_present([one.task_level for one in each]),
+        task_level=mean([one.task_level for one in each]),
     )
 
 
 def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
-    """From the cache; a damaged or changed file is measured again, and a cache that cannot be written is not needed."""
+    """From the cache, which is optional: a damaged file is measured again, and a result may remain unsaved."""
     if path is not None and path.exists():
         try:
             return msgspec.convert(read_sealed_json(path), Baseline)
@@ -86,13 +87,14 @@ def measure(
     features = embed_benchmark(encoder.to(device), benchmark, device)
     check_features(features, benchmark)
     rankings = rank_test_images(features, benchmark, protocol)
-    scores = score_protocols(rankings, benchmark, protocol)
-    accuracies = {name: one.accuracy for name, one in scores.items()}
-    return Baseline(protocols=accuracies, task_level=score_task_level(rankings, benchmark).accuracy)
+    accuracies = {name: one.accuracy for name, one in score_protocols(rankings, benchmark, protocol).items()}
+    _, task = labels_of_test(benchmark)
+    task_level = score_task_level(rankings[TASK_LEVEL], task, benchmark.task_count)
+    return Baseline(protocols=accuracies, task_level=task_level.accuracy)
 
 
-class Unlearned(nn.Module):
-    """Takes normalised images, as every encoder does, and recovers the pixels in [0, 1] from them."""
+class PixelFeatures(nn.Module):
+    """Base of features that are computed from pixels in [0, 1], which it recovers from normalised images."""
 
     mean: Tensor
     std: Tensor
@@ -106,21 +108,21 @@ class Unlearned(nn.Module):
         return reduced(images * self.std + self.mean)
 
 
-class Pixels(Unlearned):
+class Pixels(PixelFeatures):
     """The pixels themselves."""
 
     def forward(self, images: Tensor) -> Tensor:
         return self.pixels(images).flatten(1)
 
 
-class CentredPixels(Unlearned):
-    """The pixels minus the channel means, over the channel deviations: the input of every encoder."""
+class CentredPixels(PixelFeatures):
+    """The normalised pixels, which are the input of every encoder."""
 
     def forward(self, images: Tensor) -> Tensor:
         return reduced(images).flatten(1)
 
 
-class Patches(Unlearned):
+class Patches(PixelFeatures):
     """256 whitened random 6x6 patches as filters, soft threshold, means over 2x2 quadrants (Coates and Ng 2011).
 
     Every patch of an image is normalised to zero mean and unit contrast, then whitened; its features are its
@@ -166,7 +168,7 @@ def random_patches(benchmark: Benchmark, random: torch.Generator) -> Tensor:
 
 
 def reduced(images: Tensor) -> Tensor:
-    """Averaged down where the images are larger than 32 pixels."""
+    """Images larger than 32 pixels, averaged down to that size."""
     return functional.adaptive_avg_pool2d(images, SIDE) if max(images.shape[2:]) > SIDE else images
 
 

@@ -1,4 +1,4 @@
-"""How a representation is measured, as plain data (no torch here: `--help` must be fast)."""
+"""How a representation is measured, as plain data. Imports no torch, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from osiris.errors import UserError, unknown
 
 PROTOCOLS = ("class-agnostic", "task-aware", "task-aware-masked")
-"""The names that go with every number: one bank of all classes; a separate bank of the task's classes (as released);
-the votes of the one bank, masked to the task's classes (as in the paper's appendix)."""
+"""One bank of all classes; a separate bank of the task's classes (as in the released code); the votes of the one bank,
+masked to the task's classes (as in the paper's appendix)."""
 
 BASELINES = ("pixels", "pixels-centred", "patches")
-"""Features that are not learned: KNN on them is what a trained encoder should beat."""
+"""Features that are not learned. A trained encoder should beat KNN on them."""
 
 METRICS = ("A", "F", "K", "C", "T")
 """Overall accuracy, forgetting, knowledge gain, cross-task consolidation, forward transfer (Sec. 4.1)."""
@@ -22,9 +22,9 @@ class ProtocolConfig:
     """The evaluation protocol."""
 
     k: int = 200
-    """Neighbours that vote; a bank with fewer images lets all of them vote."""
+    """Neighbours that vote; all images of a smaller bank vote."""
     temperature: float = 0.1
-    """A neighbour's vote weighs exp(cosine similarity / temperature)."""
+    """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
     protocols: tuple[str, ...] = ("class-agnostic", "task-aware")
     """Any of class-agnostic, task-aware, task-aware-masked."""
     random_encoders: int = 5
@@ -41,7 +41,7 @@ class ProtocolConfig:
             if name not in PROTOCOLS:
                 raise unknown("protocol", name, PROTOCOLS)
         if self.k < 1:
-            raise UserError(f"k is the number of neighbours that vote: at least 1, not {self.k}.")
+            raise UserError(f"k, the number of neighbours that vote, must be at least 1, not {self.k}.")
         if self.temperature <= 0:
             raise UserError(f"the temperature of the KNN must be positive, not {self.temperature}.")
         if self.evaluate_every is not None and self.evaluate_every < 1:

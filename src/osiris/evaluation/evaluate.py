@@ -1,4 +1,4 @@
-"""From the features of one checkpoint to everything that is reported about it."""
+"""From the features of one checkpoint to all numbers and arrays that are reported about it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,7 @@ from osiris.evaluation.knn import DEPTH, Question, Ranking, ask
 from osiris.evaluation.metrics import percent, percent_by
 from osiris.evaluation.metrics_file import NO_TASK_LEVEL, ProtocolScores, Scores, TaskLevelScores
 from osiris.evaluation.probe import probe
-from osiris.evaluation.protocols import (
-    TASK_LEVEL,
-    WITHIN_ENVIRONMENT,
-    class_question,
-    environment_of_task,
-    environment_question,
-    task_question,
-)
+from osiris.evaluation.protocols import TASK_LEVEL, WITHIN_ENVIRONMENT, environment_of_task, labels_of_test, questions
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Evaluation:
 
     numbers: Scores
     arrays: dict[str, Tensor]
-    """What figures and the bootstrap need, ready for a safetensors file."""
+    """For figures and the bootstrap, ready for a safetensors file."""
 
 
 def evaluate_features(
@@ -61,7 +54,7 @@ def evaluate_features(
         k=protocol.k,
         temperature=protocol.temperature,
         protocols=score_protocols(rankings, benchmark, protocol),
-        task_level=score_task_level(rankings, benchmark),
+        task_level=score_task_level(rankings[TASK_LEVEL], labels_of_test(benchmark)[1], benchmark.task_count),
         environments=_score_environments(rankings, benchmark),
         probe=probe(features, benchmark, protocol.protocols) if protocol.probe else {},
     )
@@ -87,20 +80,16 @@ def check_features(features: Features, benchmark: Benchmark) -> None:
 
 
 def rank_test_images(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> dict[str, Ranking]:
-    """All KNN questions, answered from one computation of the similarities."""
+    """The answers to all questions, from one computation of the similarities."""
     assert features.test is not None
-    questions = [class_question(name, benchmark) for name in protocol.protocols]
-    questions.append(task_question(benchmark))
-    if benchmark.environments:
-        questions.append(environment_question(benchmark))
-    return ask(features.bank, features.test, questions, protocol.k, protocol.temperature)
+    asked = questions(benchmark, protocol.protocols)
+    return ask(features.bank, features.test, asked, protocol.k, protocol.temperature)
 
 
 def score_protocols(
     rankings: dict[str, Ranking], benchmark: Benchmark, protocol: ProtocolConfig
 ) -> dict[str, ProtocolScores]:
-    assert benchmark.test is not None and benchmark.test.label is not None
-    label, task = benchmark.test.label, benchmark.test.task
+    label, task = labels_of_test(benchmark)
     scores = {}
     for name in protocol.protocols:
         hit = rankings[name].prediction == label
@@ -114,8 +103,8 @@ def score_protocols(
 
 
 def score_episodes(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> TaskLevelScores:
-    """Consolidation C needs no classes: the KNN predicts the episode of a test image, or of a fifth of the bank where
-    there are no test images. It is not defined where the bank has the images of one episode alone, as in a learner."""
+    """Consolidation C needs no classes: the KNN predicts the episode of each test image; without test images, of a
+    fifth of the bank. It is not defined if all images of the bank are of one episode, as in a learner."""
     if len(benchmark.bank.task.unique()) == 1:
         return NO_TASK_LEVEL
     if features.test is not None and benchmark.test is not None:
@@ -129,15 +118,11 @@ def score_episodes(features: Features, benchmark: Benchmark, protocol: ProtocolC
         return NO_TASK_LEVEL
     question = Question(TASK_LEVEL, bank_task, benchmark.task_count)
     ranking = ask(bank, queries, [question], protocol.k, protocol.temperature)[TASK_LEVEL]
-    return _task_level(ranking.prediction, task, benchmark.task_count)
+    return score_task_level(ranking, task, benchmark.task_count)
 
 
-def score_task_level(rankings: dict[str, Ranking], benchmark: Benchmark) -> TaskLevelScores:
-    assert benchmark.test is not None
-    return _task_level(rankings[TASK_LEVEL].prediction, benchmark.test.task, benchmark.task_count)
-
-
-def _task_level(predicted: Tensor, task: Tensor, count: int) -> TaskLevelScores:
+def score_task_level(ranking: Ranking, task: Tensor, count: int) -> TaskLevelScores:
+    predicted = ranking.prediction
     confusion = torch.bincount(task * count + predicted, minlength=count**2).view(count, count)
     return TaskLevelScores(
         accuracy=percent(predicted == task),
@@ -149,24 +134,22 @@ def _task_level(predicted: Tensor, task: Tensor, count: int) -> TaskLevelScores:
 def _score_environments(rankings: dict[str, Ranking], benchmark: Benchmark) -> dict[str, float | None]:
     if not benchmark.environments:
         return {}
-    assert benchmark.test is not None and benchmark.test.label is not None
-    hit = rankings[WITHIN_ENVIRONMENT].prediction == benchmark.test.label
-    environment = environment_of_task(benchmark)[benchmark.test.task]
-    accuracy = percent_by(hit, environment, len(benchmark.environments))
+    label, task = labels_of_test(benchmark)
+    hit = rankings[WITHIN_ENVIRONMENT].prediction == label
+    accuracy = percent_by(hit, environment_of_task(benchmark)[task], len(benchmark.environments))
     return dict(zip((name for name, _ in benchmark.environments), accuracy, strict=True))
 
 
 def _top5(name: str, ranking: Ranking, benchmark: Benchmark) -> list[float | None]:
-    """Per task; None where five guesses cover all classes to choose from. A class without a vote is not a guess."""
-    assert benchmark.test is not None and benchmark.test.label is not None
-    hit = (ranking.classes == benchmark.test.label.unsqueeze(1)).any(dim=1)
-    choices = [len(task) if name.startswith("task-aware") else benchmark.class_count for task in benchmark.tasks]
-    accuracy = percent_by(hit, benchmark.test.task, benchmark.task_count)
+    """Per task; None if five guesses cover all classes to choose from. A class without a vote is not a guess."""
+    label, task = labels_of_test(benchmark)
+    accuracy = percent_by((ranking.classes == label.unsqueeze(1)).any(dim=1), task, benchmark.task_count)
+    choices = [len(classes) if name.startswith("task-aware") else benchmark.class_count for classes in benchmark.tasks]
     return [value if count > DEPTH else None for value, count in zip(accuracy, choices, strict=True)]
 
 
 def _unlabelled_arrays(features: Features, benchmark: Benchmark) -> dict[str, Tensor]:
-    """Of test images, or of bank images where there are none."""
+    """Of test images, or of bank images if there are none."""
     queries = features.bank if features.test is None else features.test
     split = benchmark.bank if benchmark.test is None else benchmark.test
     projected, points = geometry.projection(features.bank, queries)
@@ -181,15 +164,15 @@ def _unlabelled_arrays(features: Features, benchmark: Benchmark) -> dict[str, Te
 
 
 def _labelled_arrays(features: Features, benchmark: Benchmark, rankings: dict[str, Ranking]) -> dict[str, Tensor]:
-    """`label`, `task`; `prediction.NAME` for each protocol, task-level and within-environment (-1: not asked);
+    """`label`, `task`; `prediction.NAME` for each protocol, task-level and within-environment (-1: no answer);
     `class_similarity`; `histogram.overall` and `histogram.ENVIRONMENT`."""
-    assert features.test is not None and benchmark.test is not None and benchmark.test.label is not None
-    label, test = benchmark.test.label, features.test
-    arrays = {"label": label.int(), "task": benchmark.test.task.int()}
+    assert features.test is not None
+    (label, task), test = labels_of_test(benchmark), features.test
+    arrays = {"label": label.int(), "task": task.int()}
     arrays |= {f"prediction.{name}": ranking.prediction.int() for name, ranking in rankings.items()}
     arrays["class_similarity"] = geometry.class_similarity(test, label, benchmark.class_count)
     arrays["histogram.overall"] = geometry.similarity_histogram(test, label)
-    environment = environment_of_task(benchmark)[benchmark.test.task]
+    environment = environment_of_task(benchmark)[task]
     for number, (name, _) in enumerate(benchmark.environments):
         members = (environment == number).nonzero().squeeze(1)
         if len(members):

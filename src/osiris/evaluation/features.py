@@ -1,4 +1,4 @@
-"""Encoder outputs of the bank and the test images: one pass, from which every number of an evaluation comes."""
+"""Encoder outputs of the bank and the test images: one pass, from which all numbers of an evaluation are computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from osiris import processes
@@ -26,23 +26,17 @@ class Features:
     bank: Tensor
     """[images in the bank, d]"""
     test: Tensor | None
-    """[test images, d], or None where the benchmark has no test images."""
+    """[test images, d]; None if the benchmark has no test images."""
 
     def save(self, path: Path) -> None:
-        tensors = {"bank": self.bank.cpu().contiguous()}
-        if self.test is not None:
-            tensors["test"] = self.test.cpu().contiguous()
+        parts = {"bank": self.bank} if self.test is None else {"bank": self.bank, "test": self.test}
+        tensors = {name: part.cpu().contiguous() for name, part in parts.items()}
         write_atomically(path, lambda temporary: save_file(tensors, temporary))
-
-    @staticmethod
-    def load(path: Path) -> Features:
-        tensors = load_file(path)
-        return Features(tensors["bank"], tensors.get("test"))
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients; afterwards every submodule is back in the mode it was in (frozen ones stay in eval)."""
+    """Eval mode, no gradients; afterwards every submodule is back in its former mode (frozen ones stay in eval)."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

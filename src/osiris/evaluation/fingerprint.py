@@ -1,4 +1,4 @@
-"""The protocol fingerprint: what two numbers must share to be comparable. It excludes the seed and the method."""
+"""The protocol fingerprint: what two numbers must share to be comparable. Seed and method are not part of it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,17 @@ def digest(value: Any) -> str:
 
 def differences(fingerprints: Sequence[Fingerprint]) -> dict[str, list[Any]]:
     """Field -> its distinct values, for the fields that differ."""
-    records = [fingerprint.plain() for fingerprint in fingerprints]
     values: dict[str, list[Any]] = {}
     for name in sorted(set(Fingerprint.__struct_fields__) - {"hash"}):
-        distinct = []
-        for record in records:
-            if record[name] not in distinct:
-                distinct.append(record[name])
+        each = [getattr(fingerprint, name) for fingerprint in fingerprints]
+        distinct = [value for at, value in enumerate(each) if value not in each[:at]]
         if len(distinct) > 1:
             values[name] = distinct
     return values
 
 
 def require_same(fingerprints: dict[str, Fingerprint]) -> None:
-    """Refuse to mix numbers of different protocols; the message names the fields and one run for each value."""
+    """Refuse to mix numbers of different protocols; the message names the fields, and one run for each value."""
     lines = []
     for name, values in differences(list(fingerprints.values())).items():
         cases = []

@@ -1,4 +1,4 @@
-"""What the figures need of a checkpoint's test features: similarities between classes, a projection, neighbours."""
+"""Arrays for figures from a checkpoint's test features: similarities between classes, a projection, neighbours."""
 
 from __future__ import annotations
 

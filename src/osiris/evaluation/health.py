@@ -1,6 +1,6 @@
-"""Health of a representation: numbers that show collapse while it happens. They need no labels.
+"""Health of a representation: numbers without labels that show a collapse while it happens.
 
-All of them look at L2-normalised features, since that is what the KNN sees.
+All of them are computed from L2-normalised features, as the KNN is.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from osiris.evaluation.metrics_file import Health
 from osiris.randomness import generator
 
 HEALTH_IMAGES = 4096
-"""Images the numbers are computed from."""
+"""Images that the numbers are computed from."""
 ALIGNMENT_IMAGES = 256
 COLLAPSED_SPREAD = 0.02
 COLLAPSED_RANK = 3.0
 
 
 def fixed_subset(count: int, limit: int) -> Tensor:
-    """int64, sorted: the same `limit` of `count` images at every checkpoint (all of them if there are not more)."""
+    """int64, sorted: `limit` of `count` images (all if there are fewer), the same at every checkpoint."""
     if count <= limit:
         return torch.arange(count)
     return torch.randperm(count, generator=generator(0, "projection", count, limit))[:limit].sort().values
@@ -38,8 +38,8 @@ def feature_deviation(features: Tensor) -> float:
 
 
 def effective_rank(features: Tensor) -> float:
-    """exp of the entropy of the singular values as a distribution (Roy & Vetterli, 2007); not centred, so that one
-    common direction counts as rank 1 and not as noise. Between 1 and d."""
+    """exp of the entropy of the singular values as a distribution (Roy & Vetterli, 2007), between 1 and d. Features are
+    not centred, so that one common direction counts as rank 1 and not as noise."""
     unit = functional.normalize(features.double(), dim=1)
     singular = torch.linalg.eigvalsh(unit.T @ unit).clamp_min(0).sqrt()
     total = singular.sum()
@@ -97,8 +97,8 @@ def collapsed(numbers: Health) -> str | None:
     """A warning if the representation has collapsed, else None.
 
     `spread` is the feature deviation relative to 1 / sqrt(d). Untrained encoders of this family have a spread of 0.1
-    to 0.4 and an effective rank above 10 on CIFAR-100: the thresholds lie well below that. All images in one point
-    show in the spread (rank then measures noise), a few directions left show in the rank.
+    to 0.4 and an effective rank above 10 on CIFAR-100; the thresholds are well below that. The spread detects that all
+    images are in one point (the rank then measures noise), the rank that only a few directions are left.
     """
     spread, rank, dimension = numbers.spread, numbers.effective_rank, numbers.dimension
     if spread < COLLAPSED_SPREAD:

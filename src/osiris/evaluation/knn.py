@@ -1,9 +1,9 @@
 """Weighted KNN (Sec. 4.1): L2-normalised features, k neighbours, each votes for its class with exp(cosine / 0.1).
 
-The similarities of a chunk of test images to the whole bank are computed once; every protocol is a `Question` put to
-them. Exact, float32, on the device of the features; memory is bounded by the chunk, whatever the size of the bank.
+The similarities of a chunk of test images to the whole bank are computed once; every protocol is a `Question` that is
+answered from them. Exact, float32, on the device of the features; the size of a chunk bounds the memory.
 
-Ties, so that a prediction is a function of the similarities alone:
+Ties are broken such that a prediction is a function of the similarities alone:
 - equal similarities at the k-th place: the bank image with the lower index votes;
 - equal votes: the class with the lower index wins. Votes are summed as integers (fixed point), because a sum of floats
   depends on its order and would break ties at random.
@@ -20,25 +20,30 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 CHUNK_ENTRIES = 1 << 25
-"""Similarities held at a time (128 MiB). A constant: results must not depend on the memory that happens to be free."""
+"""Similarities in memory at a time (128 MiB). Constant, so that results do not depend on the free memory."""
 DEPTH = 5
 """Classes ranked for each test image (top-5 accuracy)."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One way to ask the neighbours: who may vote, for what, and which answers are allowed."""
+    """Which bank images vote on a test image, for what, and which answers are allowed."""
 
     name: str
     bank_class: Tensor
     """int64 [bank]: what each bank image votes for."""
     class_count: int
     columns: tuple[Tensor, ...] | None = None
-    """For each group the bank images that may vote; None: the whole bank for every test image."""
+    """The bank images that vote on each group of test images; None: the whole bank votes on every test image."""
     allowed: Tensor | None = None
-    """bool [groups, classes]: the answers allowed to each group (its votes are masked); None: all."""
+    """bool [groups, classes]: the answers allowed for each group (other votes do not count); None: all."""
     group: Tensor | None = None
-    """int64 [test]: the group of each test image; -1: not asked."""
+    """int64 [test]: the group of each test image; -1: no answer."""
+
+    def k_effective(self, bank_size: int, k: int) -> tuple[int, ...]:
+        """Neighbours that vote, for each group: k, or the size of the bank if that is smaller."""
+        sizes = [bank_size] if self.columns is None else map(len, self.columns)
+        return tuple(min(k, size) for size in sizes)
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,9 @@ class Ranking:
     """The answer to a question."""
 
     classes: Tensor
-    """int64 [test, 5]: classes by falling vote; -1 where no further class has a vote (or the image was not asked)."""
+    """int64 [test, 5]: classes by decreasing vote; -1 if no further class has a vote or the image has no answer."""
     k_effective: tuple[int, ...]
-    """Neighbours that voted, for each group: k, or the size of the bank if that is smaller."""
+    """See `Question.k_effective`."""
 
     @property
     def prediction(self) -> Tensor:
@@ -57,7 +62,7 @@ class Ranking:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32 or bfloat16 inside: they change which image is the k-th neighbour."""
+    """Turns off TF32 and bfloat16, which change which image is the k-th neighbour."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -84,7 +89,7 @@ def nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, indices = similarity.topk(k + 1, dim=1)
     tied = (values[:, k - 1] == values[:, k]).nonzero().squeeze(1)
     values, indices = values[:, :k], indices[:, :k]
-    height = max(1, CHUNK_ENTRIES // (16 * columns))  # the search below holds a few integers per similarity
+    height = max(1, CHUNK_ENTRIES // (16 * columns))  # the search below needs a few integers per similarity
     for rows in tied.split(height):
         chosen = _lowest_of_equals(similarity[rows], values[rows, -1:], k)
         indices[rows] = chosen
@@ -117,10 +122,10 @@ def vote(similarity: Tensor, classes: Tensor, class_count: int, temperature: flo
 
 
 def rank(votes: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """int64 [rows, 5]: classes by falling vote, equal votes by rising index, -1 for classes without a vote.
+    """int64 [rows, 5]: classes by decreasing vote, equal votes by increasing index, -1 for classes without a vote.
 
-    With `allowed` (bool, broadcast over rows) all other classes are excluded. If no neighbour has an allowed class, the
-    lowest allowed class comes first: all are tied at zero.
+    With `allowed` (bool, broadcast over rows) other classes do not count. If no allowed class has a vote, all of them
+    are tied at zero and the lowest comes first.
     """
     if allowed is not None:
         votes = votes.masked_fill(~allowed, -1)
@@ -135,49 +140,43 @@ def rank(votes: Tensor, allowed: Tensor | None = None) -> Tensor:
 
 
 def ask(bank: Tensor, test: Tensor, questions: Sequence[Question], k: int, temperature: float) -> dict[str, Ranking]:
-    """The answers of the bank's features [N, d] about the test features [M, d], by the name of the question."""
+    """Question -> answer, from the features of the bank [N, d] and of the test images [M, d]."""
     bank, test = functional.normalize(bank.float(), dim=1), functional.normalize(test.float(), dim=1)
     answers = {question.name: torch.full((len(test), DEPTH), -1, dtype=torch.int64) for question in questions}
     for rows, similarity in similarity_chunks(test, bank):
         whole = None
         for question in questions:
-            answer = answers[question.name][rows]
             if question.columns is None:
                 whole = whole or nearest(similarity, k)
-                answer[:] = _answer_whole(question, rows, whole, temperature)
-            else:
-                _answer_by_group(question, rows, similarity, k, temperature, answer)
-    return {
-        question.name: Ranking(answers[question.name], _k_effective(question, len(bank), k)) for question in questions
-    }
+            _answer(question, rows, similarity, whole, k, temperature, answers[question.name][rows])
+    return {one.name: Ranking(answers[one.name], one.k_effective(len(bank), k)) for one in questions}
 
 
-def _answer_whole(question: Question, rows: slice, neighbours: tuple[Tensor, Tensor], temperature: float) -> Tensor:
-    values, indices = neighbours
-    votes = vote(values, question.bank_class[indices], question.class_count, temperature)
-    if question.allowed is None:
-        return rank(votes)
-    assert question.group is not None
-    return rank(votes, question.allowed[question.group[rows]])
-
-
-def _answer_by_group(
-    question: Question, rows: slice, similarity: Tensor, k: int, temperature: float, answer: Tensor
+def _answer(
+    question: Question,
+    rows: slice,
+    similarity: Tensor,
+    whole: tuple[Tensor, Tensor] | None,
+    k: int,
+    temperature: float,
+    answer: Tensor,
 ) -> None:
-    assert question.columns is not None and question.group is not None
-    group = question.group[rows]
-    for number, columns in enumerate(question.columns):
-        members = (group == number).nonzero().squeeze(1)
-        if len(members) == 0 or len(columns) == 0:
-            continue
-        device = similarity.device
-        part = similarity[members.to(device).unsqueeze(1), columns.to(device)]
-        values, indices = nearest(part, k)
-        votes = vote(values, question.bank_class[columns[indices]], question.class_count, temperature)
-        answer[members] = rank(votes)
-
-
-def _k_effective(question: Question, bank_size: int, k: int) -> tuple[int, ...]:
+    """Fill `answer` for a chunk of test images. `whole`: the neighbours among all bank images."""
     if question.columns is None:
-        return (min(k, bank_size),)
-    return tuple(min(k, len(columns)) for columns in question.columns)
+        assert whole is not None
+        values, indices = whole
+        votes = vote(values, question.bank_class[indices], question.class_count, temperature)
+        answer[:] = rank(votes, None if question.allowed is None else question.allowed[_group(question, rows)])
+        return
+    for number, columns in enumerate(question.columns):
+        members = (_group(question, rows) == number).nonzero().squeeze(1)
+        if len(members) and len(columns):
+            part = similarity[members.to(similarity.device).unsqueeze(1), columns.to(similarity.device)]
+            values, indices = nearest(part, k)
+            votes = vote(values, question.bank_class[columns[indices]], question.class_count, temperature)
+            answer[members] = rank(votes)
+
+
+def _group(question: Question, rows: slice) -> Tensor:
+    assert question.group is not None
+    return question.group[rows]

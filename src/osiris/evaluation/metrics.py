@@ -48,13 +48,14 @@ def forgetting(accuracy: np.ndarray) -> float | None:
 
 def knowledge_gain(accuracy: np.ndarray) -> float | None:
     """K = 1/(T-1) sum_{i>=2} (A[i, i] - A[i-1, i])."""
-    return mean(np.array([accuracy[i, i] - accuracy[i - 1, i] for i in range(1, len(accuracy))]))
+    return mean(accuracy.diagonal()[1:] - accuracy.diagonal(1)[: len(accuracy) - 1])
 
 
 def forward_transfer(accuracy: np.ndarray, random_accuracy: np.ndarray) -> float | None:
     """T = 1/(T-1) sum_{i>=2} (A[i-1, i] - R_i), R_i the accuracy of untrained encoders on task i."""
     assert random_accuracy.shape == (accuracy.shape[1],), (random_accuracy.shape, accuracy.shape)
-    return mean(np.array([accuracy[i - 1, i] - random_accuracy[i] for i in range(1, len(accuracy))]))
+    count = len(accuracy) - 1
+    return mean(accuracy.diagonal(1)[:count] - random_accuracy[1 : count + 1])
 
 
 def all_metrics(
@@ -68,9 +69,7 @@ def all_metrics(
     `task_level` is the task-level KNN accuracy of the final model, which is C. A run that is not continual (offline)
     has a single row and only A and C; so has a benchmark of one task.
     """
-    if not continual:
-        assert len(accuracy) == 1, "a run that is not continual is evaluated once, at its end"
-        return {"A": overall_accuracy(accuracy), "F": None, "K": None, "C": task_level, "T": None}
+    assert continual or len(accuracy) == 1, "a run that is not continual is evaluated once, at its end"
     return {
         "A": overall_accuracy(accuracy),
         "F": forgetting(accuracy),

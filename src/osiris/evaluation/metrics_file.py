@@ -14,6 +14,7 @@ import numpy as np
 
 from osiris.errors import UserError
 from osiris.evaluation.metrics import all_metrics, as_matrix
+from osiris.evaluation.statistics import mean
 from osiris.files import write_json
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     @property
     def untrained(self) -> float | None:
         """A of untrained encoders of the same architecture."""
-        return mean_present(self.random_baseline or [])
+        return mean(self.random_baseline or [])
 
 
 class Baseline(Record, frozen=True, kw_only=True):
@@ -176,14 +177,9 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     def __getitem__(self, protocol: str) -> ProtocolMetrics:
         if protocol not in self.protocols:
             available = ", ".join(self.protocols) or "none, because its images have no labels"
-            raise UserError(f"this run has no numbers under the protocol {protocol!r}; it has {available}.")
+            run = f"the run of {self.method} with seed {self.seed}"
+            raise UserError(f"{run} has no numbers under the protocol {protocol!r}; it has {available}.")
         return self.protocols[protocol]
-
-
-def mean_present(values: Sequence[float | None]) -> float | None:
-    """The mean without the Nones; None if nothing is left."""
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None
 
 
 def read_metrics(path: Path) -> RunMetrics:
@@ -197,7 +193,7 @@ def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except msgspec.ValidationError as error:
-        raise UserError(f"{path} does not hold the {kind.__name__} of an osiris run: {error}.") from None
+        raise UserError(f"{path} is not a {kind.__name__} file of osiris, or of another version: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not readable as JSON ({error}). Was the copy interrupted?") from None
 
@@ -252,7 +248,7 @@ def build_metrics(
 
 
 def task_names(benchmark: Benchmark) -> list[str]:
-    """The benchmark's own, or `task 1` with its environment or, where they are few, its classes: `task 3 (city)`."""
+    """The benchmark's own names, or `task 3 (city)` with the environment of the task or up to three classes."""
     if benchmark.task_names:
         return list(benchmark.task_names)
     environment = {task: name for name, tasks in benchmark.environments for task in tasks}

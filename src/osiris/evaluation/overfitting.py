@@ -2,7 +2,7 @@
 
 (L_all - L_mem) / L_all: the contrastive loss of a batch from all data observed against that of a batch from the memory,
 both without the current task. The loss grows with the number of negatives, so both batches have the same number of
-images, and an image that lies in the memory twice is used once (it would be its own negative).
+images, and an image that is in the memory twice is used once (it would be its own negative).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from osiris.models.normalisation import frozen_statistics
 from osiris.randomness import generator
 
 FEWEST = 4
-"""Images below which a contrastive loss says nothing."""
+"""Images that a contrastive loss needs to mean anything."""
 
 Embed = Callable[[Tensor, torch.Generator], dict[str, Tensor]]
 """Indices of training images -> normalised embeddings [2, N, d] of two views of each, by space (g, h)."""
@@ -37,7 +37,7 @@ def relative_difference(loss_all: float, loss_memory: float) -> float:
 def overfitting(
     embed: Embed,
     past: Tensor,
-    held: Tensor,
+    memory: Tensor,
     key: tuple[int, ...],
     size: int,
     draws: int = 4,
@@ -45,17 +45,17 @@ def overfitting(
 ) -> dict[str, dict[str, float]] | None:
     """{space: {all, memory, relative}}, means over `draws` pairs of batches of `size` images (or as many as there are).
 
-    `past`: all training images of past tasks; `held`: those of them in the memory; `key`: seed and indices of the
-    random stream. The two batches of a pair share their augmentation parameters, which lowers the noise of the
-    difference. None where the memory holds too few images of past tasks.
+    `past`: all training images of past tasks; `memory`: those of them in the memory; `key`: seed and indices of the
+    random stream. The two batches of a pair share their augmentation parameters, which reduces the noise of the
+    difference. None if the memory holds too few images of past tasks.
     """
-    held = held.unique()
-    count = min(size, len(held), len(past))
+    memory = memory.unique()
+    count = min(size, len(memory), len(past))
     if count < FEWEST:
         return None
     totals: dict[str, dict[str, float]] = {}
     for draw in range(draws):
-        for name, source in (("all", past), ("memory", held)):
+        for name, source in (("all", past), ("memory", memory)):
             seed, *indices = key
             chosen = torch.randperm(len(source), generator=generator(seed, f"tracking.{name}", *indices, draw))[:count]
             views = generator(seed, "tracking.augment", *indices, draw)
@@ -75,13 +75,13 @@ def checkpoint_overfitting(
     tau: float,
     draws: int = 4,
 ) -> dict[str, dict[str, float]] | None:
-    """The same afterwards, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and the ids of the images in
-    the memory. `views`, `size` and `tau` are those of the run's training, so that both ways measure the same."""
+    """The same after training, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and the ids of the images
+    in the memory. `views`, `size` and `tau` are those of the training, so that both measure the same."""
     task = int(metadata["task"])
     networks = checkpoint_networks(tensors, metadata)
     two_views = TwoViews(metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std), views)
     past = (benchmark.train.task < task).nonzero().squeeze(1)
-    held = tensors["memory.source"][tensors["memory.task"] < task]
+    memory = tensors["memory.source"][tensors["memory.task"] < task]
 
     @torch.no_grad()
     def embed(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def checkpoint_overfitting(
         heads = {name: module for name, module in networks.items() if name != "encoder"}
         return {name: F.normalize(head(features), dim=-1) for name, head in heads.items()}
 
-    return overfitting(embed, past, held, (seed, task), size, draws, tau)
+    return overfitting(embed, past, memory, (seed, task), size, draws, tau)
 
 
 def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
@@ -101,7 +101,7 @@ def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, An
     try:
         shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
         heads = ProjectorConfig(**metadata["projector"])
-        with torch.device("meta"):  # no memory for sizes that a file merely claims
+        with torch.device("meta"):  # allocates no memory for sizes that are only claimed in a file
             networks = nn.ModuleDict({"encoder": build_encoder(shape, architecture=architecture)})
             for name in ("g", "h"):
                 if f"{name}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape

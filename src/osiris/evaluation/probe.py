@@ -19,7 +19,7 @@ from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.features import Features
 from osiris.evaluation.metrics import percent_by
 from osiris.evaluation.metrics_file import ProbeScores
-from osiris.evaluation.protocols import membership
+from osiris.evaluation.protocols import labels_of_test, membership
 from osiris.randomness import generator
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -40,14 +40,14 @@ class LinearProbe:
 
 
 def fit(features: Tensor, label: Tensor, class_count: int) -> LinearProbe:
-    """The probe with the L2 that the held-out fifth prefers."""
+    """The probe with the L2 that is best on the held-out fifth."""
     order = torch.randperm(len(features), generator=generator(0, "probe", len(features))).to(features.device)
-    held_out, kept = order[: len(order) // 5], order[len(order) // 5 :]
+    held_out, fitted = order[: len(order) // 5], order[len(order) // 5 :]
     best, best_hits = L2_GRID[len(L2_GRID) // 2], -1
     if len(held_out):
         start = None
         for l2 in L2_GRID:
-            start = fit_with(features[kept], label[kept], class_count, l2, start)
+            start = fit_with(features[fitted], label[fitted], class_count, l2, start)
             hits = int((start.logits(features[held_out]).argmax(dim=1) == label[held_out]).sum())
             if hits > best_hits:
                 best, best_hits = l2, hits
@@ -57,7 +57,7 @@ def fit(features: Tensor, label: Tensor, class_count: int) -> LinearProbe:
 def fit_with(
     features: Tensor, label: Tensor, class_count: int, l2: float, start: LinearProbe | None = None
 ) -> LinearProbe:
-    """The minimum for one L2; convex, so that `start` changes the time and not the result."""
+    """The minimum for one L2. The problem is convex: `start` changes the time, not the result."""
     features = features.float()
     mean = features.mean(dim=0)
     deviation = features.std(dim=0, correction=0)
@@ -88,43 +88,43 @@ def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) ->
     class-agnostic: one classifier of all classes. task-aware: one for each task, fitted on the images of its classes.
     task-aware-masked: the classifier of all classes, its answers masked to the task's classes.
     """
-    test, label = benchmark.test, benchmark.bank.label
-    assert features.test is not None and test is not None and test.label is not None and label is not None
-    scores = {}
-    whole = None
+    assert features.test is not None
+    label, task = labels_of_test(benchmark)
+    everything = torch.zeros(len(task), dtype=torch.int64)
+    scores, whole = {}, None
     for name in protocols:
-        if name == "task-aware":
-            predicted, l2 = _separately(features, benchmark)
-        elif name in PROTOCOLS:
-            whole = whole or fit(features.bank, label.to(features.bank.device), benchmark.class_count)
-            logits = whole.logits(features.test).cpu()
-            l2: list[float | None] = [whole.l2]
-            if name == "task-aware-masked":
-                allowed = membership(benchmark.tasks, benchmark.class_count)[test.task]
-                logits = logits.masked_fill(~allowed, -torch.inf)
-            predicted = logits.argmax(dim=1)
-        else:
+        if name not in PROTOCOLS:
             raise unknown("protocol", name, PROTOCOLS)
-        accuracy = percent_by(predicted == test.label, test.task, benchmark.task_count)
+        if name == "task-aware":
+            logits, l2 = _group_logits(features, benchmark, benchmark.tasks, task)
+        else:
+            whole = whole or _group_logits(features, benchmark, [range(benchmark.class_count)], everything)
+            logits, l2 = whole
+        if name == "task-aware-masked":
+            allowed = membership(benchmark.tasks, benchmark.class_count)[task]
+            logits = logits.masked_fill(~allowed, -torch.inf)
+        accuracy = percent_by(logits.argmax(dim=1) == label, task, benchmark.task_count)
         scores[name] = ProbeScores(accuracy=accuracy, l2=l2)
     return scores
 
 
-def _separately(features: Features, benchmark: Benchmark) -> tuple[Tensor, list[float | None]]:
-    """(prediction of each test image by the classifier of its task, L2 of each classifier)"""
-    test, label = benchmark.test, benchmark.bank.label
-    assert features.test is not None and test is not None and label is not None
-    device = features.bank.device
-    predicted = torch.full((len(test),), -1, dtype=torch.int64)
+def _group_logits(
+    features: Features, benchmark: Benchmark, groups: Sequence[Sequence[int]], group: Tensor
+) -> tuple[Tensor, list[float | None]]:
+    """(logits [test images, classes] of one classifier per group of classes, -inf for classes of other groups; L2 of
+    each classifier). `group`: the group of each test image."""
+    label, device = benchmark.bank.label, features.bank.device
+    assert features.test is not None and label is not None
+    logits = torch.full((len(group), benchmark.class_count), -torch.inf)
     chosen: list[float | None] = []
-    for task, classes in enumerate(benchmark.tasks):
+    for number, classes in enumerate(groups):
         known = torch.tensor(sorted(classes), dtype=torch.int64)
         rows = torch.isin(label, known).nonzero().squeeze(1)
-        queries = (test.task == task).nonzero().squeeze(1)
+        queries = (group == number).nonzero().squeeze(1)
         if len(rows) == 0 or len(queries) == 0:
             chosen.append(None)
             continue
         classifier = fit(features.bank[rows.to(device)], torch.searchsorted(known, label[rows]).to(device), len(known))
-        predicted[queries] = known[classifier.logits(features.test[queries.to(device)]).argmax(dim=1).cpu()]
+        logits[queries.unsqueeze(1), known] = classifier.logits(features.test[queries.to(device)]).cpu()
         chosen.append(classifier.l2)
-    return predicted, chosen
+    return logits, chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,43 +16,48 @@ TASK_LEVEL = "task-level"
 WITHIN_ENVIRONMENT = "within-environment"
 
 
+def labels_of_test(benchmark: Benchmark) -> tuple[Tensor, Tensor]:
+    """(label, task) of the test images of a labelled benchmark."""
+    assert benchmark.test is not None and benchmark.test.label is not None
+    return benchmark.test.label, benchmark.test.task
+
+
+def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
+    """One question for each protocol, one about the task, and one within environments if there are any.
+
+    - `class-agnostic`: the whole bank votes.
+    - `task-aware`: only bank images of the classes of the image's task vote.
+    - `task-aware-masked`: the neighbours come from the whole bank, and only votes for the task's classes count.
+    - `task-level` (cross-task consolidation C): the whole bank votes for the task, not the class.
+    - `within-environment` (Table 5): only bank images of the classes of the image's environment vote.
+    """
+    (_, task), label, count = labels_of_test(benchmark), benchmark.bank.label, benchmark.class_count
+    assert label is not None
+    member = membership(benchmark.tasks, count)
+    known = {
+        "class-agnostic": Question("class-agnostic", label, count),
+        "task-aware": Question("task-aware", label, count, columns=_columns(member, label), group=task),
+        "task-aware-masked": Question("task-aware-masked", label, count, allowed=member, group=task),
+    }
+    asked = []
+    for name in protocols:
+        if name not in known:
+            raise unknown("protocol", name, PROTOCOLS)
+        asked.append(known[name])
+    asked.append(Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count))
+    if benchmark.environments:
+        classes = [[one for task in tasks for one in benchmark.tasks[task]] for _, tasks in benchmark.environments]
+        columns, group = _columns(membership(classes, count), label), environment_of_task(benchmark)[task]
+        asked.append(Question(WITHIN_ENVIRONMENT, label, count, columns=columns, group=group))
+    return asked
+
+
 def membership(groups: Sequence[Sequence[int]], class_count: int) -> Tensor:
     """bool [groups, classes]: whether a class belongs to a group."""
     member = torch.zeros(len(groups), class_count, dtype=torch.bool)
     for number, classes in enumerate(groups):
         member[number, list(classes)] = True
     return member
-
-
-def class_question(name: str, benchmark: Benchmark) -> Question:
-    """`class-agnostic`: the whole bank votes. `task-aware`: only bank images of the classes of the image's task vote.
-    `task-aware-masked`: the neighbours come from the whole bank, and only votes for the task's classes count."""
-    test, label = benchmark.test, benchmark.bank.label
-    assert test is not None and label is not None
-    count = benchmark.class_count
-    if name == "class-agnostic":
-        return Question(name, label, count)
-    member = membership(benchmark.tasks, count)
-    if name == "task-aware":
-        return Question(name, label, count, columns=_columns(member, label), group=test.task)
-    if name == "task-aware-masked":
-        return Question(name, label, count, allowed=member, group=test.task)
-    raise unknown("protocol", name, PROTOCOLS)
-
-
-def task_question(benchmark: Benchmark) -> Question:
-    """Cross-task consolidation C: the whole bank votes for the task, not the class."""
-    return Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count)
-
-
-def environment_question(benchmark: Benchmark) -> Question:
-    """Table 5: only bank images of the classes of the image's environment vote."""
-    test, label = benchmark.test, benchmark.bank.label
-    assert test is not None and label is not None
-    classes = [[label for task in tasks for label in benchmark.tasks[task]] for _, tasks in benchmark.environments]
-    member = membership(classes, benchmark.class_count)
-    group = environment_of_task(benchmark)[test.task]
-    return Question(WITHIN_ENVIRONMENT, label, benchmark.class_count, columns=_columns(member, label), group=group)
 
 
 def environment_of_task(benchmark: Benchmark) -> Tensor:

@@ -13,7 +13,8 @@ import numpy as np
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.metrics_file import Baselines, RunMetrics, mean_present, read_metrics, read_record
+from osiris.evaluation.metrics_file import Baselines, RunMetrics, read_metrics, read_record
+from osiris.evaluation.statistics import mean
 from osiris.evaluation.untrusted import harmless, read_received, shortened
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Run:
         `osiris evaluate RUN --baseline NAME` measured."""
         path = self.path / "baselines.json"
         measured = read_record(path, Baselines).baselines if path.exists() else {}
-        accuracies = {name: mean_present(one.protocols.get(protocol, [])) for name, one in measured.items()}
+        accuracies = {name: mean(one.protocols.get(protocol, [])) for name, one in measured.items()}
         accuracies["untrained encoder"] = self.metrics[protocol].untrained
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 

@@ -1,6 +1,6 @@
 """Statistics over seeds and over test images.
 
-Deviations are sample deviations (ddof 1). The paper's p = 0.185 requires the population deviation (ddof 0).
+Deviations are sample deviations (ddof 1). The paper's p = 0.185 needs the population deviation (ddof 0).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sample:
         return Sample(self.mean - other.mean, spread, min(self.count, other.count))
 
     def unpaired(self) -> Sample:
-        """Without its seeds, for comparing runs that have nothing but the seed in common."""
+        """Without its seeds: for runs that share a seed by chance only."""
         return Sample(self.mean, self.deviation, self.count)
 
     def __str__(self) -> str:
@@ -94,26 +94,22 @@ class TTest:
 def t_test(one: Sample, other: Sample, margin: float = 0.0) -> TTest | None:
     """Student's t-test of `one - other - margin`, paired where the samples share at least two seeds, else unpaired with
     equal variances. None where a sample has fewer than two values."""
-    seeds = shared_seeds(one, other)
-    if len(seeds) > 1:
-        paired = one - other
-        assert paired.deviation is not None
-        error = paired.deviation / math.sqrt(paired.count)
-        return _t_test(paired.mean - margin, error, paired.count - 1, paired.count, True)
+    if len(shared_seeds(one, other)) > 1:
+        return t_test_against(one - other, margin, paired=True)
     if one.deviation is None or other.deviation is None:
         return None
     degrees = one.count + other.count - 2
     pooled = ((one.count - 1) * one.deviation**2 + (other.count - 1) * other.deviation**2) / degrees
     error = math.sqrt(pooled * (1 / one.count + 1 / other.count))
-    return _t_test(one.mean - other.mean - margin, error, degrees, min(one.count, other.count), False)
+    return _t_test(one.mean - other.mean - margin, error, degrees, min(one.count, other.count), paired=False)
 
 
-def t_test_against(sample: Sample, value: float) -> TTest | None:
+def t_test_against(sample: Sample, value: float, paired: bool = False) -> TTest | None:
     """Student's t-test of one sample against a constant."""
     if sample.deviation is None:
         return None
     error = sample.deviation / math.sqrt(sample.count)
-    return _t_test(sample.mean - value, error, sample.count - 1, sample.count, False)
+    return _t_test(sample.mean - value, error, sample.count - 1, sample.count, paired)
 
 
 def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: bool) -> TTest:
@@ -178,8 +174,8 @@ def paired_bootstrap(
 def mark(values: Sequence[float | None], higher_is_better: bool = True, decimals: int = 1) -> list[Mark | None]:
     """Which values of a column are best and second best.
 
-    Values are compared as printed (rounded to `decimals`). All rows with the best printed value are `best`, all with
-    the next distinct printed value are `second`; None is not ranked. Significance plays no part.
+    Values are compared as printed (rounded to `decimals`): all rows with the best printed value are `best`, all with
+    the next printed value `second`. None is not ranked. Significance is not considered.
     """
     printed = [None if value is None else round(value, decimals) + 0.0 for value in values]
     ranked = sorted({value for value in printed if value is not None}, reverse=higher_is_better)

@@ -86,7 +86,7 @@ def at_least(axes: Axes, low: float, high: float) -> None:
 
 
 def percent_axis(axes: Axes, label: str = "accuracy (%)") -> None:
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_ylabel(label)
     axes.margins(y=0.08)
 

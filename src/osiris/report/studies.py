@@ -73,7 +73,8 @@ class Study:
     @property
     def plain(self) -> dict[str, list[Run]]:
         """Without ablations, which have tables of their own, unless there is nothing else."""
-        return {label: runs for label, runs in self.by_label.items() if "/" not in label} or self.by_label
+        ablations = [label for label, runs in self.by_label.items() if "/" in label and runs[0].continual]
+        return {label: runs for label, runs in self.by_label.items() if label not in ablations} or self.by_label
 
     def few(self, most: int = 6) -> dict[str, list[Run]]:
         """At most so many continual methods for a figure: those of the paper's figures first."""

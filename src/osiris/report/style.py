@@ -46,6 +46,7 @@ METHODS: dict[str, Style] = {
     "pocon": Style("#7e3f98", "#c08fd8", DOTTED, "X"),
     "osiris-d": Style("#c44e00", "#f5853f", SOLID, "o"),
     "offline": Style("#20252b", "#eceef0", DASHED, "*"),
+    "offline/equal-work": Style("#454b54", "#c4c9cf", DASH_DOT, "*"),
     "d1-only": Style("#8a7f72", "#b8ac9e", DOTTED, "h"),
     "osiris-d/shared-space": Style("#8c2f4e", "#e07f9c", DASHED, "s"),
     "osiris-d/no-cross": Style("#5b4a9c", "#a999ea", DASH_DOT, "^"),

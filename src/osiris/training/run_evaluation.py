@@ -13,7 +13,8 @@ from osiris.evaluation.evaluate import Evaluation, evaluate_features
 from osiris.evaluation.features import Features
 from osiris.evaluation.fingerprint import fingerprint
 from osiris.evaluation.health import embed_two_views
-from osiris.evaluation.metrics_file import Scores, mean_present, write_record
+from osiris.evaluation.metrics_file import Scores, write_record
+from osiris.evaluation.statistics import mean
 from osiris.files import cache_directory
 from osiris.models import build_encoder
 from osiris.training.checkpoint import save_tensors
@@ -39,7 +40,7 @@ def headline(numbers: Scores) -> dict[str, float | None]:
     """The few numbers that the progress display shows, each with its protocol."""
     if not numbers.labelled:
         return {"effective rank": numbers.health.effective_rank}
-    values = {f"accuracy ({name})": mean_present(scores.accuracy) for name, scores in numbers.protocols.items()}
+    values = {f"accuracy ({name})": mean(scores.accuracy) for name, scores in numbers.protocols.items()}
     return values | {"task level": numbers.task_level.accuracy}
 
 

@@ -49,7 +49,7 @@ def storage(study: Study, sizes: dict[str, Storage]) -> Figure | None:
     if len(methods) < 2:
         return None
     canvas, every = panels(2, 2, 5.5, 3.0)
-    for axes, field, title in zip(every, ("paper", "stored"), ("as the paper counts", "as stored here")):
+    for axes, field, title in zip(every, ("paper", "stored"), ("As the paper counts", "As stored here")):
         for label, values in methods.items():
             style, size = style_of(label), getattr(sizes[label], field) / 1e6
             look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markersize": 7}
