@@ -39,18 +39,24 @@ def images():
 
 
 def test_values_are_those_of_the_normalised_images_in_order(images):
-    found = embed(Counting(), images, MEAN, STD, batch_size=5)
+    ticker = Ticker(Display(), "embedding", 23)
+    features = embed(Counting(), images, MEAN, STD, batch_size=5, ticker=ticker)
     expected = (images.array / 255.0 - np.array(MEAN).reshape(3, 1, 1)) / np.array(STD).reshape(3, 1, 1)
-    np.testing.assert_allclose(found.numpy(), expected.reshape(23, -1), rtol=1e-5, atol=1e-5)
-    assert found.dtype == torch.float32 and not found.requires_grad
+    np.testing.assert_allclose(features.numpy(), expected.reshape(23, -1), rtol=1e-5, atol=1e-5)
+    assert features.dtype == torch.float32 and not features.requires_grad
+    assert ticker.done == 23, "progress counts images"
+    pixel = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    assert normalise(pixel, MEAN, STD).flatten().tolist() == pytest.approx([2.5, 2.4, 0.7 / 0.3])
 
 
 def test_eval_mode_during_and_every_submodule_as_before_afterwards(images):
     encoder = Counting().train()
     encoder.drop.eval()  # a frozen part stays frozen
+    before = torch.get_rng_state()
     embed(encoder, images, MEAN, STD)
     assert encoder.modes == {(False, False)}
     assert encoder.training and not encoder.drop.training
+    assert torch.equal(before, torch.get_rng_state()), "no global randomness is consumed"
 
 
 def test_modes_come_back_after_an_error(images):
@@ -62,24 +68,6 @@ def test_modes_come_back_after_an_error(images):
     with pytest.raises(RuntimeError):
         embed(encoder, images, MEAN, STD)
     assert encoder.training and torch.is_grad_enabled()
-
-
-def test_progress_counts_images(images):
-    ticker = Ticker(Display(), "embedding", 23)
-    embed(Counting(), images, MEAN, STD, batch_size=7, ticker=ticker)
-    assert ticker.done == 23
-
-
-def test_no_global_randomness_is_consumed(images):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    embed(Counting(), images, MEAN, STD)
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_normalisation_on_one_pixel():
-    pixel = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
-    assert normalise(pixel, MEAN, STD).flatten().tolist() == pytest.approx([2.5, 2.4, 0.7 / 0.3])
 
 
 def test_twenty_checkpoints_under_all_protocols_cost_twenty_passes(make_benchmark):

@@ -25,11 +25,8 @@ def test_class_similarity_against_a_double_loop():
             ]
             assert abs(float(found[a, b]) - np.mean(pairs)) < 1e-5
     assert found[3].isnan().all() and found[:, 3].isnan().all()
-
-
-def test_a_class_of_one_image_has_no_pair_with_itself():
-    found = class_similarity(torch.eye(2), torch.tensor([0, 1]), 2)
-    assert found[0, 0].isnan() and found[0, 1] == 0
+    single = class_similarity(torch.eye(2), torch.tensor([0, 1]), 2)
+    assert single[0, 0].isnan() and single[0, 1] == 0, "a class of one image has no pair with itself"
 
 
 def test_histogram_against_a_double_loop(monkeypatch):
@@ -44,11 +41,8 @@ def test_histogram_against_a_double_loop(monkeypatch):
     assert found.sum() == 40 * 39 / 2 and np.abs(found - expected).sum() <= 4  # a value on the edge of a bin may move
     monkeypatch.setattr("osiris.evaluation.knn.CHUNK_ENTRIES", 40 * 7)
     assert (similarity_histogram(features, label).numpy() == found).all()
-
-
-def test_histogram_of_equal_images_lands_in_the_last_bin():
-    found = similarity_histogram(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64))
-    assert found[0, -1] == 10 and found.sum() == 10
+    equal = similarity_histogram(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64))
+    assert equal[0, -1] == 10 and equal.sum() == 10, "equal images are in the last bin"
 
 
 def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
@@ -61,9 +55,6 @@ def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
     for axis in range(2):
         direction = axes[axis] * np.sign(axes[axis][np.abs(axes[axis]).argmax()])
         np.testing.assert_allclose(points[:, axis].numpy(), (unit(test) - rows.mean(axis=0)) @ direction, atol=1e-5)
-
-
-def test_projection_of_one_dimension_is_padded():
     _, points = projection(torch.randn(10, 1), torch.randn(4, 1))
     assert points.shape == (4, 2) and (points[:, 1] == 0).all()
 

@@ -107,24 +107,18 @@ def test_single_class_bank_and_single_class_task(make_benchmark):
     assert rankings["task-aware-masked"].prediction[:3].tolist() == [2, 2, 2]
 
 
-def test_equal_votes_go_to_the_lower_class_whatever_the_order():
+def test_ties_prefer_the_lower_class_and_the_lower_index():
     """Two classes with the same similarities in another order: float sums would differ in the last bit."""
     similarity = torch.tensor([[0.1, 0.9, 0.3, 0.70001, 0.70001, 0.3, 0.9, 0.1]])
     classes = torch.tensor([[3, 3, 3, 3, 1, 1, 1, 1]])
     votes = vote(similarity, classes, 5, 0.1)
     assert votes[0, 1] == votes[0, 3] > 0
     assert rank(votes).tolist() == [[1, 3, -1, -1, -1]]
-
-
-def test_equal_similarities_at_the_last_place_prefer_the_lower_index():
     similarity = torch.tensor([[0.5, 0.9, 0.5, 0.5, 0.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
     values, indices = nearest(similarity, 3)
     assert sorted(indices[0].tolist()) == [0, 1, 2]
     assert sorted(indices[1].tolist()) == [3, 4, 5]
     assert torch.equal(values, similarity.gather(1, indices))
-
-
-def test_collapsed_features_are_a_tie_of_everything():
     label = torch.tensor([4, 3, 2, 1, 0] * 20)
     question = Question("class-agnostic", label, 5)
     answer = ask(torch.ones(100, 8), torch.ones(3, 8), [question], k=4, temperature=0.1)["class-agnostic"]
@@ -201,18 +195,15 @@ def measure(*sizes: int) -> tuple[float, float]:
     return float(extra), float(seconds)
 
 
-@pytest.mark.parametrize("collapsed", [0, 1])
-def test_memory_is_bounded(collapsed):
-    """A thousand queries on a bank of 50,000 are 190 MiB of similarities; 128 MiB are held at a time."""
-    extra, _ = measure(50_000, 1_000, 16, collapsed)
-    assert extra < 450
-
-
-@pytest.mark.slow
-def test_memory_at_full_size():
-    """The bank of CIFAR-100 with the paper's encoder: 50,000 x 512, 10,000 queries, within 1 GiB."""
-    extra, _ = measure(50_000, 10_000, 512, 0)
-    assert extra < 1024
+@pytest.mark.parametrize(
+    ("queries", "dimension", "collapsed", "limit"),
+    [(1_000, 16, 0, 450), (1_000, 16, 1, 450), pytest.param(10_000, 512, 0, 1024, marks=pytest.mark.slow)],
+)
+def test_memory_is_bounded(queries, dimension, collapsed, limit):
+    """A thousand queries on a bank of 50,000 are 190 MiB of similarities; 128 MiB are in memory at a time. The last
+    case is CIFAR-100 with the paper's encoder."""
+    extra, _ = measure(50_000, queries, dimension, collapsed)
+    assert extra < limit
 
 
 @pytest.mark.slow

@@ -96,4 +96,5 @@ def test_marks_follow_the_printed_value_and_ties_share():
     assert mark([50.0, 52.31, 52.34, 51.0, None]) == [None, "best", "best", "second", None]
     assert mark([2.9, 1.4, 0.7, 1.44], higher_is_better=False) == [None, "second", "best", "second"]
     assert mark([-0.04, 0.04, -1.0]) == ["best", "best", "second"]
-    assert mark([None, None]) == [None, None] and mark([3.0]) == ["best"]
+    assert mark([None, None]) == [None, None] and mark([3.0, None]) == [None, None], "nothing to be better than"
+    assert mark([3.0, 4.0]) == [None, "best"], "the second of two is the last"

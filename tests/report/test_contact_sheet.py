@@ -36,9 +36,6 @@ def test_names_are_drawn_on_the_left_of_their_row():
     assert (named[lower:-MARGIN, label] < 128).any() and not (blank[lower:-MARGIN, label] < 128).any()
     assert (named[MARGIN : MARGIN + 16, label] < 128).any()
     assert max(INK) < 128
-
-
-def test_a_longer_name_widens_the_sheet_and_scale_enlarges_it():
     short = contact_sheet(rows(2), ["ab"], scale=1)
     assert contact_sheet(rows(2), ["ab" * 10], scale=1).width > short.width
     assert contact_sheet(rows(2), ["ab"], scale=4).height == 5 * 4 + 2 * MARGIN

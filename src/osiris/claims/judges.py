@@ -128,11 +128,12 @@ def best(
         if not mine:
             return not_run(f"runs of {' or '.join(winners)}")
         if len(others) < fewest:
-            return not_run(f"{fewest} methods to compare {mine[0]} with (there are {len(others)})")
+            return not_run(f"{fewest} methods to compare {mine[0]} with ({len(others)} ran)")
         winner = (min if lowest else max)(mine, key=lambda name: evidence.samples[(name, quantity)].mean)
         pairs = [(name, winner) if lowest else (winner, name) for name in others]
         outcome = every(*(more(*pair, quantity)(evidence) for pair in pairs), shorten=True)
-        return replace(outcome, text=f"{outcome.text}, the closest of {len(others)} methods")
+        closest = f", the closest of {len(others)} methods" if len(others) > 1 else ""
+        return replace(outcome, text=outcome.text + closest)
 
     return judge
 
@@ -158,7 +159,7 @@ def group_above(higher: str, lower: str, quantity: str) -> Judge:
         for group in (higher, lower):
             names = [name for name in evidence.methods(quantity) if groups()[name] == group]
             if len(names) < FEWEST_SEEDS:
-                return not_run(f"{FEWEST_SEEDS} {group} methods (there are {len(names)})")
+                return not_run(f"{FEWEST_SEEDS} {group} methods ({len(names)} ran)")
             means = {position: evidence.samples[(name, quantity)].mean for position, name in enumerate(names)}
             samples[group] = Sample.of(means).unpaired()
         return _compare(quantity, (f"{higher} methods", samples[higher]), (lower, samples[lower]))
@@ -175,7 +176,7 @@ def goes_with(one: str, other: str, fewest: int = 4) -> Judge:
         pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
         points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
         if len(points) < fewest:
-            return not_run(f"{fewest} methods (there are {len(points)})")
+            return not_run(f"{fewest} methods ({len(points)} ran)")
         r, p = map(float, pearsonr(*zip(*points)))
         text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
         return _decide(TTest(r, p, len(points), False), text, r)

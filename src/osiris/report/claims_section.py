@@ -67,7 +67,8 @@ def scale_of(study: Study) -> str:
     elif width is not None and width != paper.encoder.width:
         differences.append(f"an encoder of width {width} (the paper's: {paper.encoder.width})")
     if epochs is not None and epochs != paper.learning.epochs:
-        differences.append(f"{epochs} epochs per task (the paper's: {paper.learning.epochs})")
+        count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+        differences.append(f"{count} per task (the paper's: {paper.learning.epochs})")
     if config.get("data.train_per_class"):
         differences.append(f"{config['data.train_per_class']}{_complete(study.benchmark)} training images per class")
     if not config:
@@ -129,4 +130,4 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         (one.claim.name, one.claim.where, one.claim.sentence, one.verdict, one.numbers, one.paper) for one in judged
     )
     names = ("claim", "where", "sentence", "verdict", "numbers", "published tables")
-    return Table("claims of the paper, tested on these runs", tuple(map(Column, names)), rows, (RULE,))
+    return Table("Claims of the paper, tested on these runs", tuple(map(Column, names)), rows, (RULE,))

@@ -245,5 +245,6 @@ def environment_table(study: Study) -> Table | None:
     rows = []
     for label, runs in study.by_label.items():
         samples = samples_of({run.seed: run.metrics.evaluations[-1].environments or {} for run in runs})
-        rows += [Row(label, samples, seeds=str(len(runs))), *_paper_rows(paper.get(label))]
+        row = Row(label, samples, seeds=str(len(runs)), ranked=runs[0].continual)
+        rows += [row, *_paper_rows(paper.get(label))]
     return number_table(f"{study.benchmark}, within-environment KNN", names, rows, (f"{OVER_SEEDS}; final model",))

@@ -52,7 +52,7 @@ def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:
         "beyond f and g; as the paper counts: 64 bits for each extra parameter and each pixel channel in the memory",
         "as stored: bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for where it came from",
     )
-    return Table(f"extra storage on {study.benchmark}", columns, tuple(rows), notes)
+    return Table(f"Extra storage on {study.benchmark}", columns, tuple(rows), notes)
 
 
 def cost_table(study: Study, protocol: str) -> Table | None:
@@ -89,7 +89,7 @@ def cost_table(study: Study, protocol: str) -> Table | None:
         "views through a trained or frozen encoder for each training image from the second task on; work relative to "
         "ft, a backward pass counted as two forward passes",
     )
-    return Table(f"cost on {study.benchmark}", columns, tuple(rows), notes)
+    return Table(f"Cost on {study.benchmark}", columns, tuple(rows), notes)
 
 
 def _number(values: list[float], decimals: int) -> Number:

@@ -37,12 +37,13 @@ def overview(study: Study) -> Figure:
         axes.margins(x=0.12)
         if len(ranked) > 1:
             (best, high), (worst, low) = ranked[0], ranked[-1]
-            sentences.append(f"{protocol}: {best} is highest ({fmean(high):.1f}), {worst} lowest ({fmean(low):.1f})")
+            extremes = f"{best} is highest ({fmean(high):.1f}), {worst} lowest ({fmean(low):.1f})"
+            sentences.append(f"{protocol.capitalize()}: {extremes}.")
     caption = (
         "Each row is a method: the large mark is the mean over seeds, small dots are single runs, and the line spans "
         "one sample deviation either way; further to the right is better. "
     )
-    caption += "; ".join(sentences) + "." if sentences else ""
+    caption += " ".join(sentences)
     title = "Overall accuracy A after the last task"
     return study_figure(study, "overview", title, caption, canvas, study.main, _all_protocols(study))
 
