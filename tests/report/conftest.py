@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,18 +16,12 @@ def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
     from osiris.training.loop import train
 
     root = tmp_path_factory.mktemp("real")
-    before = os.environ.get("OSIRIS_CACHE")
-    os.environ["OSIRIS_CACHE"] = str(root / "cache")
-    try:
-        found = {}
-        for method in ("ft", "osiris-d"):
-            found[method] = root / f"{method}-0"
-            train(tiny_config(method), found[method], quiet=True)
-        yield found
-    finally:
-        os.environ.pop("OSIRIS_CACHE")
-        if before is not None:
-            os.environ["OSIRIS_CACHE"] = before
+    runs = {method: root / f"{method}-0" for method in ("ft", "osiris-d")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSIRIS_CACHE", str(root / "cache"))
+        for method, path in runs.items():
+            train(tiny_config(method), path, quiet=True)
+        yield runs
 
 
 @pytest.fixture(scope="session")

@@ -212,6 +212,8 @@ def test_names_of_files_stay_inside_and_short():
 def test_a_report_does_not_write_through_links_or_into_a_run(run: Path, tmp_path: Path):
     with pytest.raises(UserError, match="is a run directory"):
         make_report([run], run)
+    with pytest.raises(UserError, match="is a file"):
+        make_report([run], run / "config.json")
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
     (tmp_path / "report").mkdir()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Concatenate, Literal, ParamSpec, get_args
 
 from osiris.claims.evidence import Evidence, groups
 from osiris.evaluation.statistics import Sample, TTest, format_p, t_test, t_test_against
@@ -41,6 +41,12 @@ class Outcome:
 
 
 Judge = Callable[[Evidence], Outcome]
+P = ParamSpec("P")
+
+
+def judge(function: Callable[Concatenate[Evidence, P], Outcome]) -> Callable[P, Judge]:
+    """Turns a function of the evidence and of parameters into one that takes the parameters and returns a judge."""
+    return lambda *args, **options: lambda evidence: function(evidence, *args, **options)
 
 
 def not_run(*names: str) -> Outcome:
@@ -83,27 +89,25 @@ def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
     return Outcome(verdict, text, deciding.p, in_favour)
 
 
-def each(*judges: Judge) -> Judge:
-    return lambda evidence: every(*(judge(evidence) for judge in judges))
+@judge
+def each(evidence: Evidence, *judges: Judge) -> Outcome:
+    """All judges say that it holds."""
+    return every(*(one(evidence) for one in judges))
 
 
-def opposite(judge: Judge) -> Judge:
-    """Holds where the other judge contradicts, and the other way round."""
+@judge
+def opposite(evidence: Evidence, other: Judge) -> Outcome:
+    """Holds if the other judge contradicts, and vice versa."""
     swapped: dict[Verdict, Verdict] = {"holds": "contradicted", "contradicted": "holds"}
-
-    def judged(evidence: Evidence) -> Outcome:
-        outcome = judge(evidence)
-        verdict = swapped.get(outcome.verdict, outcome.verdict)
-        return replace(outcome, verdict=verdict, in_favour=not outcome.in_favour)
-
-    return judged
+    outcome = other(evidence)
+    verdict = swapped.get(outcome.verdict, outcome.verdict)
+    return replace(outcome, verdict=verdict, in_favour=not outcome.in_favour)
 
 
-def more(one: str, other: str, quantity: str, by: float = 0.0) -> Judge:
+@judge
+def more(evidence: Evidence, one: str, other: str, quantity: str, by: float = 0.0) -> Outcome:
     """`one` has more of a quantity than `other`, by more than `by` points (a negative `by` allows it to be lower)."""
-    return lambda evidence: _compare(
-        quantity, (one, evidence.get(one, quantity)), (other, evidence.get(other, quantity)), by
-    )
+    return _compare(quantity, (one, evidence.get(one, quantity)), (other, evidence.get(other, quantity)), by)
 
 
 def matches(one: str, other: str, quantity: str) -> Judge:
@@ -111,143 +115,118 @@ def matches(one: str, other: str, quantity: str) -> Judge:
     return more(one, other, quantity, by=-POINT)
 
 
+@judge
 def best(
+    evidence: Evidence,
     winners: Sequence[str],
     quantity: str,
     rivals: Sequence[str] | None = None,
     without: Sequence[str] = (),
     lowest: bool = False,
     fewest: int = 3,
-) -> Judge:
+) -> Outcome:
     """One of `winners` is better than every rival (default: every continual method); at least `fewest` rivals ran."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        pool = [name for name in evidence.methods(quantity) if name not in without]
-        mine = [name for name in winners if name in pool]
-        others = [name for name in pool if name not in winners and (rivals is None or name in rivals)]
-        if not mine:
-            return not_run(f"runs of {' or '.join(winners)}")
-        if len(others) < fewest:
-            return not_run(f"{fewest} methods to compare {mine[0]} with ({len(others)} ran)")
-        winner = (min if lowest else max)(mine, key=lambda name: evidence.samples[(name, quantity)].mean)
-        pairs = [(name, winner) if lowest else (winner, name) for name in others]
-        outcome = every(*(more(*pair, quantity)(evidence) for pair in pairs), shorten=True)
-        closest = f", the closest of {len(others)} methods" if len(others) > 1 else ""
-        return replace(outcome, text=outcome.text + closest)
-
-    return judge
+    pool = [name for name in evidence.methods(quantity) if name not in without]
+    mine = [name for name in winners if name in pool]
+    others = [name for name in pool if name not in winners and (rivals is None or name in rivals)]
+    if not mine:
+        return not_run(f"runs of {' or '.join(winners)}")
+    if len(others) < fewest:
+        return not_run(f"{fewest} methods to compare {mine[0]} with ({len(others)} ran)")
+    winner = (min if lowest else max)(mine, key=lambda name: evidence.samples[(name, quantity)].mean)
+    pairs = [(name, winner) if lowest else (winner, name) for name in others]
+    outcome = every(*(more(*pair, quantity)(evidence) for pair in pairs), shorten=True)
+    closest = f", the closest of {len(others)} methods" if len(others) > 1 else ""
+    return replace(outcome, text=outcome.text + closest)
 
 
-def among_two_best(method: str, others: Sequence[str], quantity: str) -> Judge:
+@judge
+def among_two_best(evidence: Evidence, method: str, others: Sequence[str], quantity: str) -> Outcome:
     """Better than the second best of the others, all of which ran."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        missing = [name for name in (method, *others) if evidence.get(name, quantity) is None]
-        if missing:
-            return not_run(*(f"runs of {name}" for name in missing))
-        ranked = sorted(others, key=lambda name: -evidence.samples[(name, quantity)].mean)
-        return more(method, ranked[1], quantity)(evidence)
-
-    return judge
+    missing = [name for name in (method, *others) if evidence.get(name, quantity) is None]
+    if missing:
+        return not_run(*(f"runs of {name}" for name in missing))
+    ranked = sorted(others, key=lambda name: -evidence.samples[(name, quantity)].mean)
+    return more(method, ranked[1], quantity)(evidence)
 
 
-def group_above(higher: str, lower: str, quantity: str) -> Judge:
-    """The mean over the methods of one group is higher than that of another; methods take the place of seeds."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        samples: dict[str, Sample] = {}
-        for group in (higher, lower):
-            names = [name for name in evidence.methods(quantity) if groups()[name] == group]
-            if len(names) < FEWEST_SEEDS:
-                return not_run(f"{FEWEST_SEEDS} {group} methods ({len(names)} ran)")
-            means = {position: evidence.samples[(name, quantity)].mean for position, name in enumerate(names)}
-            samples[group] = Sample.of(means).unpaired()
-        return _compare(quantity, (f"{higher} methods", samples[higher]), (lower, samples[lower]))
-
-    return judge
+@judge
+def group_above(evidence: Evidence, higher: str, lower: str, quantity: str) -> Outcome:
+    """The mean over the methods of one group is higher than that of another; a sample is over methods, not seeds."""
+    samples: dict[str, Sample] = {}
+    for group in (higher, lower):
+        names = [name for name in evidence.methods(quantity) if groups()[name] == group]
+        if len(names) < FEWEST_SEEDS:
+            return not_run(f"{FEWEST_SEEDS} {group} methods ({len(names)} ran)")
+        means = {position: evidence.samples[(name, quantity)].mean for position, name in enumerate(names)}
+        samples[group] = Sample.of(means).unpaired()
+    return _compare(quantity, (f"{higher} methods", samples[higher]), (lower, samples[lower]))
 
 
-def goes_with(one: str, other: str, fewest: int = 4) -> Judge:
+@judge
+def goes_with(evidence: Evidence, one: str, other: str, fewest: int = 4) -> Outcome:
     """Pearson's r between two quantities over methods is positive."""
+    from scipy.stats import pearsonr
 
-    def judge(evidence: Evidence) -> Outcome:
-        from scipy.stats import pearsonr
-
-        pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
-        points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
-        if len(points) < fewest:
-            return not_run(f"{fewest} methods ({len(points)} ran)")
-        r, p = map(float, pearsonr(*zip(*points)))
-        text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
-        return _decide(TTest(r, p, len(points), False), text, r)
-
-    return judge
+    pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
+    points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
+    if len(points) < fewest:
+        return not_run(f"{fewest} methods ({len(points)} ran)")
+    r, p = map(float, pearsonr(*zip(*points)))
+    text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
+    return _decide(TTest(r, p, len(points), False), text, r)
 
 
-def between(method: str, quantity: str, low: float | None = None, high: float | None = None) -> Judge:
+@judge
+def between(
+    evidence: Evidence, method: str, quantity: str, low: float | None = None, high: float | None = None
+) -> Outcome:
     """A quantity that training tracks lies between two bounds."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        sample = evidence.get(method, quantity)
-        if sample is None:
-            return not_run(f"runs of {method} with --track-overfitting")
-        outcomes = []
-        for bound, sign, word in ((low, 1, "above"), (high, -1, "below")):
-            if bound is not None:
-                text = f"{quantity}: {method} {sample}, {word} {bound:g} expected"
-                outcomes.append(_decide(t_test_against(sample, bound), text, sign * (sample.mean - bound)))
-        return every(*outcomes)
-
-    return judge
+    sample = evidence.get(method, quantity)
+    if sample is None:
+        return not_run(f"runs of {method} with --track-overfitting")
+    outcomes = []
+    for bound, sign, word in ((low, 1, "above"), (high, -1, "below")):
+        if bound is not None:
+            text = f"{quantity}: {method} {sample}, {word} {bound:g} expected"
+            outcomes.append(_decide(t_test_against(sample, bound), text, sign * (sample.mean - bound)))
+    return every(*outcomes)
 
 
-def gain_shrinks(method: str, reference: str, before: str, after: str) -> Judge:
+@judge
+def gain_shrinks(evidence: Evidence, method: str, reference: str, before: str, after: str) -> Outcome:
     """A method adds less to the A of a reference with suffix `after` than with suffix `before`."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        gains = []
-        for suffix in (before, after):
-            one, other = (evidence.get(name + suffix, "A") for name in (method, reference))
-            gains.append(None if one is None or other is None else one - other)
-        names = [f"{method} over {reference}{suffix or ' with GroupNorm'}" for suffix in (before, after)]
-        return _compare("gain in A", (names[0], gains[0]), (names[1], gains[1]))
-
-    return judge
+    gains = []
+    for suffix in (before, after):
+        one, other = (evidence.get(name + suffix, "A") for name in (method, reference))
+        gains.append(None if one is None or other is None else one - other)
+    names = [f"{method} over {reference}{suffix or ' with GroupNorm'}" for suffix in (before, after)]
+    return _compare("gain in A", (names[0], gains[0]), (names[1], gains[1]))
 
 
-def _in_environments(which: slice, judge_of: Callable[[str], Judge], kind: str) -> Judge:
-    def judge(evidence: Evidence) -> Outcome:
-        if len(evidence.environments) < 2:
-            return not_run("a benchmark with environments")
-        return every(*(judge_of(f"{kind} in {name}")(evidence) for name in evidence.environments[which]))
-
-    return judge
-
-
-def in_last(judge_of: Callable[[str], Judge], kind: str = "accuracy") -> Judge:
-    """`judge_of(quantity)` in the last environment."""
-    return _in_environments(slice(-1, None), judge_of, kind)
+@judge
+def in_environments(
+    evidence: Evidence, which: Literal["last", "earlier"], judge_of: Callable[[str], Judge], kind: str = "accuracy"
+) -> Outcome:
+    """`judge_of(quantity)` in the last environment, or in each of the earlier ones."""
+    names = evidence.environments
+    if len(names) < 2:
+        return not_run("a benchmark with environments")
+    chosen = names[-1:] if which == "last" else names[:-1]
+    return every(*(judge_of(f"{kind} in {name}")(evidence) for name in chosen))
 
 
-def in_earlier(judge_of: Callable[[str], Judge], kind: str = "accuracy") -> Judge:
-    """`judge_of(quantity)` in each environment but the last."""
-    return _in_environments(slice(-1), judge_of, kind)
-
-
-def more_than_on(others: Sequence[str], quantity: str) -> Judge:
+@judge
+def more_than_on(evidence: Evidence, others: Sequence[str], quantity: str) -> Outcome:
     """Every method has more of a quantity here than on each of the other benchmarks."""
-
-    def judge(evidence: Evidence) -> Outcome:
-        there = [evidence.elsewhere[name] for name in others if name in evidence.elsewhere]
-        shared = [name for name in evidence.methods(quantity) if all(one.get(name, quantity) for one in there)]
-        if len(there) < len(others) or len(shared) < 2:
-            return not_run(f"two methods on each of {', '.join((evidence.benchmark, *others))}")
-        outcomes = []
-        for name in shared:
-            for one in there:
-                other = one.samples[(name, quantity)].unpaired()
-                here = evidence.samples[(name, quantity)]
-                outcomes.append(_compare(quantity, (name, here), (f"on {one.benchmark}", other)))
-        return every(*outcomes)
-
-    return judge
+    there = [evidence.elsewhere[name] for name in others if name in evidence.elsewhere]
+    shared = [name for name in evidence.methods(quantity) if all(one.get(name, quantity) for one in there)]
+    if len(there) < len(others) or len(shared) < 2:
+        return not_run(f"two methods on each of {', '.join((evidence.benchmark, *others))}")
+    outcomes = []
+    for name in shared:
+        here = evidence.samples[(name, quantity)]
+        for one in there:
+            other = one.samples[(name, quantity)].unpaired()
+            outcomes.append(_compare(quantity, (name, here), (f"on {one.benchmark}", other)))
+    return every(*outcomes)

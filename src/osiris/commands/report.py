@@ -34,14 +34,10 @@ class Args:
 def run(args: Args) -> int:
     from osiris.console import say
     from osiris.errors import UserError
-    from osiris.files import require_writable
     from osiris.report.page import make_report
 
     if not args.runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
-    if (args.out / "config.json").exists() or (args.out / "metrics.json").exists():
-        raise UserError(f"--out {args.out} is a run directory; write the report elsewhere, such as {args.out}/report.")
-    require_writable(args.out)
     page = make_report(list(args.runs), args.out, args.title, args.slow)
     say(f"report: {page}")
     return 0

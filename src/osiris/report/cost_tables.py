@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import deviation, mean
+from osiris.evaluation.untrusted import read_received
 from osiris.framework import cost
 from osiris.framework.storage import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.studies import Study
 from osiris.report.tables import Cell, Column, Number, Table
+from osiris.training.config import from_dict
 
 
 def storage_sizes(study: Study) -> dict[str, Storage]:
     """What each continual method stores, from its config; methods whose config was not copied along are left out."""
     sizes = {}
-    for label, items in study.continual.items():
-        method, networks = items[0].composition, shapes(items[0])
-        memory = items[0].config.get("learning.memory_size")
-        size = study.metrics.fingerprint.image_size
-        if method and networks and isinstance(memory, int) and "encoder.width" in items[0].config:
-            sizes[label] = measure_storage(method, *networks, memory, (3, size[0], size[1]))
+    height, width = study.metrics.fingerprint.image_size
+    for label, runs in study.continual.items():
+        method, networks = runs[0].composition, shapes(runs[0])
+        memory = runs[0].config.get("learning.memory_size")
+        if method and networks and isinstance(memory, int):
+            sizes[label] = measure_storage(method, *networks, memory, (3, height, width))
     return sizes
 
 
-def shapes(item: Run) -> tuple[EncoderConfig, ProjectorConfig] | None:
+def shapes(run: Run) -> tuple[EncoderConfig, ProjectorConfig] | None:
     """Encoder and projector of a run; None for encoders of other libraries and the user's own, which a report does not
-    build."""
-    parts: dict[str, dict[str, Any]] = {"encoder": {}, "projector": {}}
-    for name, value in item.config.items():
-        part, _, field = name.partition(".")
-        if part in parts:
-            parts[part][field] = tuple(value) if isinstance(value, list) else value
+    build, and for a missing config or one of another version."""
+    record = read_received(run.path / "config.json", dict).get("config", {})
     try:
-        encoder = EncoderConfig(**parts["encoder"])
-        return None if encoder.encoder is not None else (encoder, ProjectorConfig(**parts["projector"]))
-    except (TypeError, ValueError):  # a config of another version, or none
+        encoder: EncoderConfig = from_dict(record["encoder"], EncoderConfig)
+        projector: ProjectorConfig = from_dict(record["projector"], ProjectorConfig)
+    except (KeyError, TypeError, ValueError):
         return None
+    return None if encoder.encoder is not None else (encoder, projector)
 
 
 def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from osiris.augment.views import VIEWS
 from osiris.console import progress, warn
@@ -13,7 +16,6 @@ from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.overfitting import checkpoint_overfitting
 from osiris.evaluation.published import TRACKED
 from osiris.evaluation.runs import Run
-from osiris.evaluation.untrusted import read_received
 from osiris.files import write_json
 from osiris.report.benchmark_images import Source
 from osiris.report.studies import Study
@@ -29,7 +31,7 @@ ADVICE = "train with --track-overfitting N to have it drawn through training"
 
 
 def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) -> tuple[Measured, str]:
-    """(the points of every run that has any; a line on what is missing)."""
+    """(the points of every run that has any; what is missing, as part of a sentence)."""
     measured: Measured = {}
     untracked = []
     for run in study.main:
@@ -62,11 +64,8 @@ def _cached(run: Run, source: Source, cache: Path, deadline: float) -> Points | 
     """The points of a run, measured once; None if the time is up."""
     key = digest([str(run.path.resolve()), run.metrics.fingerprint.plain(), *_settings(run)])
     path = cache / f"overfitting-{key}.json"
-    if path.exists():
-        try:
-            return [(float(x), _floats(values)) for x, values in read_received(path, list)]
-        except (UserError, TypeError, ValueError, AttributeError):
-            pass  # a damaged file is measured again
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a damaged file is measured again
+        return msgspec.json.decode(path.read_bytes(), type=Points)
     points = _measure(run, source, deadline)
     if points:
         write_json(path, points)
@@ -100,7 +99,3 @@ def _measure(run: Run, source: Source, deadline: float) -> Points | None:
 
 def _relative(spaces: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {space: float(values["relative"]) for space, values in spaces.items()}
-
-
-def _floats(values: dict[str, float]) -> dict[str, float]:
-    return {str(space): float(value) for space, value in values.items()}

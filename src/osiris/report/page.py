@@ -13,7 +13,7 @@ from osiris.console import progress, warn
 from osiris.errors import UserError
 from osiris.evaluation.runs import load_runs
 from osiris.evaluation.statistics import deviation, mean
-from osiris.files import write_text
+from osiris.files import require_writable, write_text
 from osiris.framework.tracing import one_thread
 from osiris.report.claims_section import claims_section, scale_of
 from osiris.report.figure import theme
@@ -30,6 +30,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
     checkpoints of large encoders.
     """
+    _check_place(out)
     runs = [run for run in load_runs(run_paths) if run.metrics.complete]
     if not runs:
         raise UserError("none of these runs has finished; a report needs at least one.")
@@ -38,7 +39,8 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
         warn(line)
     if not known:
         raise UserError(f"none of these runs can be read: {damaged[0]}")
-    _prepare(out)
+    for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
+        shutil.rmtree(out / name, ignore_errors=True)
     with one_thread(), matplotlib.rc_context(fname=SETTINGS):
         chapters = _chapters(known, ReportWriter(out, slow))
     page = out / "report.html"
@@ -62,21 +64,14 @@ def _chapters(known: Sequence[Study], writer: ReportWriter) -> list[Chapter]:
     return chapters
 
 
-def _prepare(out: Path) -> None:
-    """Replace the figures and tables of an earlier report; leave everything else in the directory alone."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose a directory for --out.")
+def _check_place(out: Path) -> None:
+    """Refuse an output directory that cannot be written, that is a run, or that leads elsewhere by a link."""
+    require_writable(out)
     if (out / "metrics.json").exists() or (out / "config.json").exists():
         raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("figures", "tables", ".cache"):
-            if (out / name).is_symlink():
-                raise UserError(f"{out / name} is a link; remove it or choose another --out.")
-        for name in ("figures", "tables"):
-            shutil.rmtree(out / name, ignore_errors=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}. Choose another --out.") from None
+    for name in ("figures", "tables", ".cache"):
+        if (out / name).is_symlink():
+            raise UserError(f"{out / name} is a link; remove it or choose another --out.")
 
 
 def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: list[str]) -> str:

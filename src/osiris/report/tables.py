@@ -168,8 +168,8 @@ class Table:
         return any(isinstance(row[column], Number) for row in self.rows)
 
     @property
-    def marked(self) -> bool:
-        return any(isinstance(cell, Number) and cell.mark for row in self.rows for cell in row)
+    def marks(self) -> set[Mark]:
+        return {cell.mark for row in self.rows for cell in row if isinstance(cell, Number) and cell.mark}
 
     def without_empty_columns(self) -> Table:
         used = [at for at in range(len(self.columns)) if any(row[at] != "" for row in self.rows)]
@@ -177,8 +177,8 @@ class Table:
         return replace(self, columns=tuple(self.columns[at] for at in used), rows=rows)
 
     def _notes(self, best: str, second: str) -> list[str]:
-        marks = [f"{best}, {second} of a column, as printed; equal values share the mark"] if self.marked else []
-        return [*marks, *self.notes]
+        used = ", ".join(text for mark, text in (("best", best), ("second", second)) if mark in self.marks)
+        return [f"{used} of a column, as printed; equal values share the mark"] * bool(used) + list(self.notes)
 
 
 def number_columns(names: Sequence[str]) -> tuple[Column, ...]:
