@@ -135,31 +135,24 @@ def test_config_is_read_from_the_shapes():
 
 
 def test_mistakes_are_explained(tmp_path):
-    save_file(randomised(SMALL).state_dict(), tmp_path / "small.safetensors")
-    path = str(tmp_path / "small.safetensors")
-    with pytest.raises(UserError, match="not a resnet18"):
-        load_encoder(path, arch="resnet18")
-    with pytest.raises(UserError, match="Did you mean 'resnet18'"):
-        load_encoder(path, arch="resnet-18")
-    with pytest.raises(UserError, match="is not a file"):
-        load_encoder(str(tmp_path / "missing.pt"))
     state = randomised(SMALL).state_dict()
+    save_file(state, tmp_path / "small.safetensors")
     del state["layer3.0.conv2.weight"]
     save_file(state, tmp_path / "broken.safetensors")
-    with pytest.raises(UserError, match=r"1 missing, such as layer3\.0\.conv2\.weight"):
-        load_encoder(str(tmp_path / "broken.safetensors"))
     (tmp_path / "text.safetensors").write_text("hello")
-    with pytest.raises(UserError, match="not a safetensors file"):
-        load_encoder(str(tmp_path / "text.safetensors"))
     torch.save({"head.weight": torch.ones(1)}, tmp_path / "head.pt")
-    with pytest.raises(UserError, match="no ResNet encoder"):
-        load_encoder(str(tmp_path / "head.pt"))
-
-
-def test_code_in_a_file_is_not_run(tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
-    with pytest.raises(UserError, match="without running code"):
-        load_encoder(str(tmp_path / "module.pt"))
+    for name, arch, message in (
+        ("small.safetensors", "resnet18", "not a resnet18"),
+        ("small.safetensors", "resnet-18", "Did you mean 'resnet18'"),
+        ("missing.pt", None, "is not a file"),
+        ("broken.safetensors", None, r"1 missing, such as layer3\.0\.conv2\.weight"),
+        ("text.safetensors", None, "not a safetensors file"),
+        ("head.pt", None, "no ResNet encoder"),
+        ("module.pt", None, "without running code"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_encoder(str(tmp_path / name), arch=arch)
 
 
 def test_python_entry(tmp_path, monkeypatch):
@@ -171,9 +164,10 @@ def test_python_entry(tmp_path, monkeypatch):
     loaded = load_encoder("my_encoders:flat")
     assert isinstance(loaded.module, nn.Flatten) and loaded.description == {"entry": "my_encoders:flat"}
     assert str(tmp_path) not in sys.path
-    with pytest.raises(UserError, match=r"returned int, not a torch\.nn\.Module"):
-        load_encoder("my_encoders:wrong")
-    with pytest.raises(UserError, match="has no function 'nothing'"):
-        load_encoder("my_encoders:nothing")
-    with pytest.raises(UserError, match="No module named 'not_there'"):
-        load_encoder("not_there:flat")
+    for entry, message in (
+        ("my_encoders:wrong", r"returned int, not a torch\.nn\.Module"),
+        ("my_encoders:nothing", "has no function 'nothing'"),
+        ("not_there:flat", "No module named 'not_there'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_encoder(entry)

@@ -39,7 +39,7 @@ WITHOUT_PARTS = tuple(name for name in ABLATIONS if "/" in name)
 OVERFITTED = 10.0
 """Percent of the loss. Fig. 3b shows 20 and more for replay, and about 0 for osiris-d."""
 CLOSE_TO_ZERO = 5.0
-"""Percent of the loss that still counts as no overfitting."""
+"""Percent of the loss; less than this counts as no overfitting."""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ def goes_with(evidence: Evidence, one: str, other: str, fewest: int = 4) -> Outc
 def between(
     evidence: Evidence, method: str, quantity: str, low: float | None = None, high: float | None = None
 ) -> Outcome:
-    """A quantity that training tracks lies between two bounds."""
+    """A tracked quantity lies between two bounds."""
     sample = evidence.get(method, quantity)
     if sample is None:
         return not_run(f"runs of {method} with --track-overfitting")

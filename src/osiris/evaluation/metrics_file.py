@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
 
 Percentages = list[float | None]
-"""One number per task (or class); None where there are no test images."""
+"""One number per task (or class); None without test images."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of everything in the file."""
+    """Base class of all records in the file."""
 
     def plain(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -101,7 +101,7 @@ class CurveScores(Scores, frozen=True, kw_only=True):
 
 
 class ProtocolMetrics(Record, frozen=True, kw_only=True):
-    """A whole run under one protocol. A F K C T are the metrics of Sec. 4.1; None where one is not defined."""
+    """A whole run under one protocol. A F K C T are the metrics of Sec. 4.1; None if one is not defined."""
 
     continual: bool
     accuracy_matrix: list[Percentages]
@@ -150,7 +150,7 @@ class Fingerprint(Record, frozen=True, kw_only=True):
     temperature: float
     random_encoders: int
     encoder: dict[str, Any]
-    """The description of the encoder: its config, or the name of one that was made elsewhere."""
+    """Its config, or a name if it was made elsewhere."""
     hash: str
 
 

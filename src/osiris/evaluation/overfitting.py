@@ -30,7 +30,7 @@ Embed = Callable[[Tensor, torch.Generator], dict[str, Tensor]]
 
 
 def relative_difference(loss_all: float, loss_memory: float) -> float:
-    """(L_all - L_mem) / L_all: near zero without overfitting, positive where the memory is known too well."""
+    """(L_all - L_mem) / L_all: near zero without overfitting, positive if the loss on the memory is too low."""
     return (loss_all - loss_memory) / loss_all
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 LABEL = 44
-"""Most characters of a label."""
+"""Longest label, in characters."""
 
 
 class LoggedStep(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""What several figures draw: curves over seeds, the axis of tasks, heat maps with readable cells."""
+"""Parts that several figures share: curves over seeds, the axis of tasks, heat maps with readable cells."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def curve(
 
 
 def curves(axes: Axes, lines: Mapping[str, Curve], within: Range = PERCENT, markers: bool = True) -> None:
-    """One curve per method, with bands where they are few."""
+    """One curve per method; with bands if there are few methods."""
     for label, line in lines.items():
         curve(axes, line, style_of(label), band=len(lines) <= MOST_BANDS, within=within, markers=markers)
 

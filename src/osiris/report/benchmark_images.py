@@ -1,4 +1,4 @@
-"""The images of a study's benchmark, where this machine has them: rendered for tinyworld, from the cache otherwise."""
+"""The images of a study's benchmark, if this machine has them: rendered for tinyworld, otherwise from the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from osiris.training.config import from_dict
 
 GAP = 2
 CLASS_NAME = 24
-"""Most characters of a class name in a figure."""
+"""Longest class name in a figure, in characters."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None
 
 
 def framed(tile: np.ndarray, good: bool) -> np.ndarray:
-    """A tile with a frame: solid green for right, striped orange for wrong, which reads without colour too."""
+    """A tile with a frame: solid green for right, striped orange for wrong (stripes are visible without colour)."""
     framed_tile = tile.copy()
     height, width = tile.shape[:2]
     thick = max(1, height // 16)

@@ -14,7 +14,7 @@ from osiris.training.config import from_dict
 
 
 def storage_sizes(study: Study) -> dict[str, Storage]:
-    """What each continual method stores, from its config; methods whose config was not copied along are left out."""
+    """What each continual method stores, from its config; methods without a config are left out."""
     sizes = {}
     height, width = study.metrics.fingerprint.image_size
     for label, runs in study.continual.items():
@@ -47,7 +47,7 @@ def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:
     columns = (Column("method"), Column("MB, as the paper counts"), Column("MB, as stored"), Column("what"))
     notes = (
         "beyond f and g; as the paper counts: 64 bits for each extra parameter and each pixel channel in the memory",
-        "as stored: bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for where it came from",
+        "as stored: bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for its origin",
     )
     return Table(f"Extra storage on {study.benchmark}", columns, tuple(rows), notes)
 

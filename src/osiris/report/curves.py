@@ -83,7 +83,7 @@ def as_points(pairs: Iterable[tuple[float, float]]) -> Points:
 
 
 def percentages(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Percentages of metrics.json as floats, NaN where there is no number."""
+    """Percentages of metrics.json as floats, with NaN for a missing number."""
     array = np.array(values, dtype=np.float64)
     if array.shape != shape:
         raise ValueError(f"metrics.json has accuracies of shape {array.shape} where {shape} is needed")

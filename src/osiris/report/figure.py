@@ -34,7 +34,7 @@ LEGEND_ROW = 0.19
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with everything a reader needs beside it."""
+    """A drawing with its title, caption and basis."""
 
     name: str
     """Of its files, and its anchor on the page; the writer turns it into a safe file name."""
@@ -84,7 +84,7 @@ def add_legend(canvas: Canvas, entries: Sequence[tuple[str, Style]], markers: bo
 
 
 def pictures(images: Sequence[tuple[str, Image.Image]], columns: int, width: float) -> Canvas:
-    """A canvas with images, pixel for pixel, each under its title."""
+    """A canvas with images that are not smoothed, each under its title."""
     height = width * max(image.height / image.width for _, image in images)
     canvas, every = panels(len(images), columns, width, height + (0.25 if any(title for title, _ in images) else 0.0))
     for axes, (title, image) in zip(every, images):
@@ -141,7 +141,7 @@ def inline(svg: str) -> Markup:
 
 
 def _compressed(match: re.Match[str]) -> str:
-    """The same image as WebP, where that is smaller: photographs as PNG would weigh megabytes."""
+    """The same image as WebP if that is smaller; photographs as PNG would take megabytes."""
     pixels, small = base64.b64decode(match[1]), io.BytesIO()
     Image.open(io.BytesIO(pixels)).save(small, format="WEBP", quality=90)
     if len(small.getvalue()) >= len(pixels):

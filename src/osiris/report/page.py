@@ -93,7 +93,7 @@ def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: 
 
 
 def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
-    """A of a few methods in large figures, for a first look: the best three, and the references of the paper."""
+    """A of a few methods for the top of the page: the best three, ft, osiris-d and offline; and a note."""
     if not study.protocols:
         return [], ""
     protocol = study.protocols[0]

@@ -17,9 +17,9 @@ from osiris.report.validation import damage
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
 VARYING = ("learning.", "projector.", "method.")
-"""Parts of the config in which two runs of one method make two rows."""
+"""Runs of one method that differ in these parts of the config are separate rows."""
 TASK_NAME = 30
-"""Most characters of a task's name in a figure."""
+"""Longest name of a task in a figure, in characters."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Study:
         return {label: runs for label, runs in self.by_label.items() if label not in ablations} or self.by_label
 
     def few(self, most: int = 6) -> dict[str, list[Run]]:
-        """At most so many continual methods for a figure: those of the paper's figures first."""
+        """At most `most` continual methods, for a figure with little space; those of the paper's figures first."""
         labels = [label for label in self.plain if label in self.continual]
         preferred = [label for label in PREFERRED if label in labels]
         chosen = list(dict.fromkeys(preferred + labels))[:most]
         return {label: self.by_label[label] for label in labels if label in chosen}
 
     def final(self, label: str, protocol: str) -> list[float]:
-        """A of every seed of a method, without those that lack it."""
+        """A of every seed of a method that has one."""
         return [value for run in self.by_label[label] if (value := run.metrics[protocol].A) is not None]
 
     def untrained(self, protocol: str) -> float | None:
@@ -93,7 +93,7 @@ class Study:
 
 
 def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
-    """(studies in the order of appearance; one line for each damaged run, which is left out)."""
+    """(studies in the order of their first run; one line for each damaged run, which is left out)."""
     usable: list[Run] = []
     damaged = []
     for run in runs:

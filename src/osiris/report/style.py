@@ -70,7 +70,7 @@ SPARE = (
     Style("#6b4c6e", "#c3a2c7", DOTTED, "s"),
     Style("#2d5f5d", "#7fbcb9", DASH_DOT, "o"),
 )
-"""For methods that are not in the zoo, chosen by name: a name has the same look in every report."""
+"""For methods that are not in the zoo, chosen by a hash of the name: the same in every report."""
 
 INK, MUTED, GRID, GROUND = "#22262c", "#6a7179", "#e4e7eb", "#fdfdfe"
 THEME: dict[str, str] = {INK: "#e4e7ea", MUTED: "#9aa2ab", GRID: "#30363d", GROUND: "#171b20"}
@@ -81,7 +81,7 @@ SETTINGS = Path(__file__).with_name("figures.mplstyle")
 """matplotlib's settings for every figure."""
 
 HEAT = ("#f4f6f8", "#d5e3ee", "#9fc3dc", "#5f9cc6", "#2b6fa8", "#123f73")
-"""A ramp in one hue whose lightness falls evenly, so that it reads the same without colour."""
+"""A ramp in one hue whose lightness decreases evenly, so that it can be read without colour."""
 
 
 def base_name(label: str) -> str:

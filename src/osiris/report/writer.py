@@ -38,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The sections of one study; the heading is empty where there is only one."""
+    """The sections of one study; the heading is empty if there is only one study."""
 
     identifier: str
     heading: str
@@ -47,7 +47,7 @@ class Chapter:
 
 @dataclass
 class ReportWriter:
-    """Saves what it is given below `out`, and collects what could not be made."""
+    """Saves figures and tables below `out`, and collects what is missing."""
 
     out: Path
     slow: bool = False
@@ -55,7 +55,7 @@ class ReportWriter:
     measured: dict[str, Measured] = field(default_factory=dict)
     """Study -> overfitting to the memory, for the claims."""
     missing: list[str] = field(default_factory=list)
-    """One line each: what is not on the page, and which run would add it."""
+    """One line each: what is missing on the page, and which run would add it."""
     names: set[str] = field(default_factory=set)
 
     def blocks(self, study: Study, items: Iterable[Item]) -> list[Markup]:

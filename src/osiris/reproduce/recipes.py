@@ -1,4 +1,4 @@
-"""Which runs each table and figure of the paper is made of, as plain data."""
+"""The runs that each table and figure of the paper needs, as data."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ QUERIES_SHOWN = 6
 
 
 def task_sheets(study: Study, source: Source) -> Figure | None:
-    """Training images of each task, class after class."""
+    """Training images of each task, sorted by class."""
     if source.benchmark is None:
         return None
     tasks = range(study.task_count)

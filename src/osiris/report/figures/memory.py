@@ -77,8 +77,8 @@ def shares(study: Study) -> Figure | None:
         axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
     low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
     caption = (
-        f"Each band is the part of the memory that comes from one task (numbers at the right). After the last task the "
-        f"parts lie between {low:.0f} and {high:.0f} %; equal parts would be {100 / count:.0f} %."
+        f"Each band is the share of one task in the memory (numbers at the right). After the last task the shares lie "
+        f"between {low:.0f} and {high:.0f} %; equal shares would be {100 / count:.0f} %."
     )
     runs = [study.by_label[label][0] for label in shares_of]
     title = "Which tasks the memory holds"
@@ -94,8 +94,8 @@ def group_equal(arrays: dict[str, np.ndarray]) -> list[tuple[list[str], np.ndarr
 
 
 def task_shares(memories: Sequence[np.ndarray], task_count: int) -> np.ndarray:
-    """[checkpoints, T]: the part of the memory that each task has, given the tasks of the images in the memory after
-    each task (-1: an empty slot)."""
+    """[checkpoints, T]: the share of each task in the memory, given the tasks of the images in the memory after each
+    task (-1: an empty slot)."""
     counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in memories], dtype=np.float64)
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
@@ -109,7 +109,7 @@ def _stacked_shares(axes: Axes, share: np.ndarray) -> None:
         axes.annotate(
             str(task + 1), (count, middles[task]), (3, 0), textcoords="offset points", fontsize=7, va="center"
         )
-    axes.set(xlim=(1, count), ylim=(0, 100), ylabel="part of the memory (%)")
+    axes.set(xlim=(1, count), ylim=(0, 100), ylabel="share of the memory (%)")
     draw.task_axis(axes, count)
     axes.set_xlim(1, count)
 

@@ -20,7 +20,7 @@ from osiris.report.studies import Study
 from osiris.report.style import INK, MUTED, ROLES
 
 PAPER = ("offline", "ft", "osiris-d")
-"""The methods of Fig. 4 and Fig. 7; all others follow while there is room."""
+"""The methods of Fig. 4 and Fig. 7; others follow if there is space."""
 SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#8c5a2b", "#7a6fd0")
 CLASS_MARKERS = "os^Dv<>P"
@@ -76,12 +76,12 @@ def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
 
 
 def class_order(tasks: Tasks) -> list[int]:
-    """Classes in the order in which the stream brings them; one that returns counts where it came first."""
+    """Classes in the order of the stream; a class that comes back keeps its first position."""
     return list(dict.fromkeys(one for classes in tasks for one in classes))
 
 
 def _task_ticks(axes: Axes, tasks: Tasks) -> None:
-    """The number of a task at the middle of its classes; every so many where there are many tasks."""
+    """The number of a task at the middle of its classes; only some numbers if there are many tasks."""
     ends = [0, *accumulate(len(classes) for classes in tasks)]
     numbers = range(1, len(tasks) + 1, 1 + len(tasks) // 12)
     draw.number_ticks(axes, [(ends[number - 1] + ends[number]) / 2 for number in numbers], numbers)
@@ -95,7 +95,7 @@ def _switches(tasks: Tasks, environments: Environments) -> list[int]:
 
 
 def between_classes(similarity: np.ndarray, classes: Sequence[int]) -> float:
-    """Mean similarity of different classes of a group; low where the encoder tells them apart."""
+    """Mean similarity between different classes of a group; low if the encoder tells them apart."""
     block = similarity[np.ix_(list(classes), list(classes))]
     pairs = block[~np.eye(len(block), dtype=bool)]
     return float(np.nanmean(pairs)) if np.isfinite(pairs).any() else float("nan")
@@ -155,13 +155,13 @@ def distributions(study: Study) -> Figure | None:
 
 
 def _support(cells: Sequence[Densities]) -> tuple[float, float]:
-    """Where any density is more than a thousandth of its height, within the range of a cosine."""
+    """The range in which any density exceeds a thousandth of its maximum, within [-1, 1]."""
     inside = [cell.grid[density > 1e-3 * density.max()] for cell in cells for density in (cell.same, cell.different)]
     return max(-1.0, float(min(grid[0] for grid in inside))), min(1.0, float(max(grid[-1] for grid in inside)))
 
 
 def similarity_overlap(histogram: np.ndarray) -> Densities | None:
-    """From the stored [2, bins] counts of same-class and different-class pairs; None where either has no pairs."""
+    """From the stored [2, bins] counts of same-class and different-class pairs; None if either has no pairs."""
     same, different = histogram.astype(np.float64)
     if same.sum() == 0 or different.sum() == 0:
         return None
@@ -181,7 +181,7 @@ def scott_bandwidth(centres: np.ndarray, counts: np.ndarray) -> float:
 
 
 def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A density on `grid` that integrates to 1 over the line: a Gaussian on every bin, weighted by its count."""
+    """A density on `grid` with integral 1: a Gaussian on every bin, weighted by its count."""
     width, used = scott_bandwidth(centres, counts), counts > 0
     distance = (grid[:, None] - centres[None, used]) / width
     kernel = np.exp(-0.5 * distance**2) / (width * np.sqrt(2 * np.pi))

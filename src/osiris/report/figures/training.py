@@ -23,7 +23,7 @@ HEALTH = {
 }
 """Field -> title, unit, range of the quantity, and the smallest range of the axis."""
 AT_CHANCE = 0.97
-"""A loss above this part of chance counts as chance."""
+"""A loss above this fraction of chance counts as chance."""
 
 
 def loss_terms(study: Study) -> Figure | None:
@@ -57,7 +57,7 @@ def loss_terms(study: Study) -> Figure | None:
 
 
 def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
-    """Term -> its curve over seeds; `loss` only where there is more than one term."""
+    """Term -> its curve over seeds; `loss` only if there is more than one term."""
     names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
     wanted = ["loss", *names] if len(names) > 1 else names
     each = {name: [points for run in runs if len((points := _logged(run, name))[0])] for name in wanted}
@@ -74,7 +74,7 @@ def _logged(run: Run, name: str) -> Points:
 
 
 def chance_loss(run: Run) -> float | None:
-    """The contrastive loss of equal embeddings, log(2N - 1) for N images; None where L_current is of another kind."""
+    """The contrastive loss of equal embeddings, log(2N - 1) for N images; None if L_current is of another kind."""
     batch = run.config.get("learning.batch_size")
     terms = run.composition.current if run.composition else ()
     contrastive = any(isinstance(term, Contrast) and term.batch == "X" for term in terms)
