@@ -21,7 +21,7 @@ from osiris.evaluation.encoder_files import load_encoder
 from osiris.evaluation.overfitting import checkpoint_networks
 from osiris.learner import Learner
 from osiris.models import EncoderConfig, build_encoder, feature_count
-from osiris.models.external import architecture_of
+from osiris.models.external import architecture_of, freeze_layers
 from osiris.models.pretrained import IMAGENET, Preprocessing, preprocessing
 from osiris.training.checkpoint import load_tensors
 from osiris.training.estimate import encoder_flops
@@ -49,13 +49,17 @@ def test_weights_come_from_the_directory_and_later_from_the_checkpoint(folder: P
     assert torch.equal(again(images), encoder(images))
 
 
-@pytest.mark.parametrize("kind", ["vit", "resnet", "clip"])
+@pytest.mark.parametrize("kind", ["vit", "resnet", "clip", "swin"])
 def test_families_give_one_vector_per_image(kind: str, tmp_path: Path) -> None:
     encoder = build_encoder(EncoderConfig(encoder=f"hf:{save_vision_model(tmp_path, kind)}"))
     assert encoder(torch.randn(3, 3, 32, 32)).shape == (3, 16)
-    unused = {"vit": [], "resnet": [], "clip": []}[kind]
     encoder(torch.randn(4, 3, 16, 16)).square().sum().backward()
-    assert [name for name, value in encoder.named_parameters() if value.grad is None] == unused
+    assert all(value.grad is not None for value in encoder.parameters())
+    freeze_layers(encoder, 0.5)  # of stages: the first; of blocks in one list: the first half
+    frozen = [name for name, value in encoder.named_parameters() if not value.requires_grad]
+    places = {"swin": ("layers.0.blocks.1", "layers.1."), "resnet": ("stages.0", "stages.1.layers.0.layer")}
+    first, last = places.get(kind, ("layers.0", "layers.1"))
+    assert any(first in name for name in frozen) and not any(last in name for name in frozen)
 
 
 def test_size_and_normalisation_come_from_the_model(folder: Path, tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ def save_vision_model(folder: Path, kind: str) -> Path:
             config = transformers.ResNetConfig(
                 embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
             )
+        elif kind == "swin":
+            stages = {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 2}
+            config = transformers.SwinConfig(image_size=16, patch_size=2, **stages)
         else:
             options = {"mlp_ratio": 2, "use_mask_token": False} if kind == "dinov2" else {"intermediate_size": 32}
             config = transformers.AutoConfig.for_model(kind, **sizes, **options)

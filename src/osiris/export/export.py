@@ -47,7 +47,8 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
         raise UserError(f"{run.path} does not record how its images were normalised; train it again.")
     family = loaded.description.get("family")
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
-        raise UserError(f"--format {format} is not available for the encoder family {family}; use --format onnx.")
+        name = loaded.description.get("encoder", f"family {family}")
+        raise UserError(f"--format {format} is not available for the encoder {name}; use --format onnx.")
     if (out / "metrics.json").exists() or (out / "checkpoints").exists():
         raise UserError(f"--out {out} is a run directory; choose another folder.")
     require_writable(out)

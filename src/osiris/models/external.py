@@ -7,6 +7,7 @@ only if this process registered it, and pretrained models are built by the class
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -104,21 +105,36 @@ def with_global_batch_norm(module: nn.Module) -> nn.Module:
 
 
 def freeze_layers(encoder: nn.Module, part: float) -> None:
-    """Stop training the first layers: a part (0 to 1) of the longest list of layers, and all that comes before it.
+    """Stop training the first layers: a part (0 to 1) of them, and all that comes before.
 
     In a vision transformer these are the patch and position embeddings and the first blocks.
+    """
+    names = repeated_layers(encoder)
+    count, order = round(part * len(names)), [name for name, _ in encoder.named_parameters()]
+    if count < len(names):
+        end = next(index for index, name in enumerate(order) if name.startswith(f"{names[count]}."))
+    else:
+        end = 1 + max(index for index, name in enumerate(order) if name.startswith(f"{names[-1]}."))
+    for name in order[:end]:
+        encoder.get_parameter(name).requires_grad_(False)
+
+
+def repeated_layers(encoder: nn.Module) -> list[str]:
+    """The names of the layers of which the encoder has most, in order: the blocks of a transformer or of a ResNet.
+
+    They are elements of lists (ModuleList, Sequential); torch's own layers count only where there are no others.
     """
     lists = [
         (name, child) for name, child in encoder.named_modules() if isinstance(child, nn.ModuleList | nn.Sequential)
     ]
-    if not lists:
+    layers = [
+        (f"{name}.{index}".removeprefix("."), layer)
+        for name, children in lists
+        for index, layer in enumerate(children)
+        if any(True for _ in layer.parameters())
+    ]
+    if not layers:
         raise UserError("--freeze needs an encoder with a list of layers (ModuleList or Sequential); leave it out.")
-    name, layers = max(lists, key=lambda item: len(item[1]))
-    prefix = f"{name}." if name else ""
-    trained = tuple(f"{prefix}{index}." for index in range(round(part * len(layers)), len(layers)))
-    inside = False
-    for parameter_name, parameter in encoder.named_parameters():
-        inside = inside or parameter_name.startswith(prefix)
-        if inside and (not parameter_name.startswith(prefix) or parameter_name.startswith(trained)):
-            return
-        parameter.requires_grad_(False)
+    counts = Counter(type(layer) for _, layer in layers)
+    kind = max(counts, key=lambda one: (not one.__module__.startswith("torch."), counts[one]))
+    return [name for name, layer in layers if type(layer) is kind]
