@@ -54,6 +54,11 @@ def find_images(study: Study) -> Source:
     return Source(benchmark)
 
 
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Positions of at most `most` of `count` items."""
+    return np.linspace(0, count - 1, min(most, count)).astype(int)
+
+
 def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:
     """uint8 [n, H, W, 3]"""
     return pixels(images.take(torch.as_tensor(np.asarray(indices), dtype=torch.int64)))

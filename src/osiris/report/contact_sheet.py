@@ -7,27 +7,23 @@ import math
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-GAP = 2
-"""Pixels between images."""
+from osiris.report.benchmark_images import GAP, pixels, tiles
+
 MARGIN = 6
 PAPER, INK = (255, 255, 255), (40, 40, 40)
 
 
 def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int = 2) -> Image.Image:
-    """Draw uint8 images [n, 3, H, W], one tensor per row, each image `scale` times as large, the names on the left."""
-    assert len(images_by_row) == len(row_names), (len(images_by_row), len(row_names))
-    assert images_by_row and scale >= 1
+    """Draw uint8 images [n, 3, H, W], one tensor per row, enlarged `scale` times, with the names on the left."""
+    assert images_by_row and len(images_by_row) == len(row_names), (len(images_by_row), len(row_names))
+    enlarged = [pixels(images).repeat(scale, axis=1).repeat(scale, axis=2) for images in images_by_row]
+    pictures, height = tiles(enlarged), enlarged[0].shape[1]
     font = ImageFont.load_default()
-    label_width = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
-    columns = max(len(images) for images in images_by_row)
-    height, width = (side * scale for side in images_by_row[0].shape[2:])
-    size = (label_width + columns * (width + GAP) - GAP + MARGIN, len(row_names) * (height + GAP) - GAP + 2 * MARGIN)
-    sheet = Image.new("RGB", size, PAPER)
+    left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), PAPER)
+    sheet.paste(pictures, (left, MARGIN), pictures)
     pen = ImageDraw.Draw(sheet)
-    for row, (images, name) in enumerate(zip(images_by_row, row_names)):
-        top = MARGIN + row * (height + GAP)
-        pen.text((label_width - MARGIN, top + height // 2), name, fill=INK, font=font, anchor="rm")
-        for column, pixels in enumerate(images.permute(0, 2, 3, 1).contiguous().numpy()):
-            tile = Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST)
-            sheet.paste(tile, (label_width + column * (width + GAP), top))
+    for row, name in enumerate(row_names):
+        middle = MARGIN + row * (height + GAP) + height // 2
+        pen.text((left - MARGIN, middle), name, fill=INK, font=font, anchor="rm")
     return sheet

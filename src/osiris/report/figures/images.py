@@ -12,7 +12,7 @@ from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.runs import Run
 from osiris.randomness import generator
-from osiris.report.benchmark_images import Source, framed, pixels, take, tiles
+from osiris.report.benchmark_images import Source, evenly_spaced, framed, pixels, take, tiles
 from osiris.report.figure import Figure, pictures, study_figure
 from osiris.report.studies import Study
 
@@ -51,7 +51,7 @@ def views(study: Study, source: Source) -> Figure | None:
     kind = study.runs[0].config.get("learning.views", "paper")
     if benchmark is None or kind not in VIEWS:
         return None
-    images = benchmark.train.images.take(torch.linspace(0, len(benchmark.train) - 1, VIEWED).long())
+    images = benchmark.train.images.take(torch.from_numpy(evenly_spaced(len(benchmark.train), VIEWED)))
     both = TwoViews(benchmark.mean, benchmark.std, VIEWS[kind])(images, generator(0, "augment.x", 0, 0))
     centre, spread = (torch.tensor(part).view(1, 3, 1, 1) for part in (benchmark.mean, benchmark.std))
     visible = [((view * spread + centre).clamp(0, 1) * 255).round().to(torch.uint8) for view in both]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import Source, take, tiles
+from osiris.report.benchmark_images import Source, evenly_spaced, take, tiles
 from osiris.report.curves import Curve, as_points, over_seeds
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.overfitting import Measured
@@ -129,7 +129,7 @@ def images(study: Study, source: Source) -> Figure | None:
         return None
     sheets = []
     for labels, ids in group_equal(ids_of):
-        chosen = ids[np.linspace(0, len(ids) - 1, min(IMAGES_SHOWN, len(ids))).astype(int)]
+        chosen = ids[evenly_spaced(len(ids), IMAGES_SHOWN)]
         rows = [take(source.benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
         names = ", ".join(labels)
         names = names if len(names) < 48 else f"{len(labels)} methods"

@@ -12,7 +12,7 @@ from osiris.evaluation.observations import Observation, neighbours
 from osiris.evaluation.runs import Run, weight_files
 from osiris.evaluation.untrusted import harmless, shortened
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import pixels, tiles
+from osiris.report.benchmark_images import evenly_spaced, pixels, tiles
 from osiris.report.curves import Curve
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.studies import Study
@@ -105,7 +105,7 @@ def memory_images(study: Study) -> Figure | None:
         return None
     sheets = []
     for run, (images, _) in runs:
-        chosen = images[torch.linspace(0, len(images) - 1, min(IMAGES_SHOWN, len(images))).long()]
+        chosen = images[evenly_spaced(len(images), IMAGES_SHOWN)]
         rows = [pixels(chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
         sheets.append((f"{run.label}: {len(chosen)} of {len(images)} images", tiles(rows)))
     caption = "Images in the memory, those of the earliest episodes first. They are part of the state."
@@ -130,7 +130,7 @@ def memory_neighbours(study: Study) -> Figure | None:
             continue
         early = torch.nonzero(task <= first).flatten()
         early = early if len(early) else torch.arange(len(images))
-        queries = early[torch.linspace(0, len(early) - 1, min(QUERIES_SHOWN, len(early))).long()].tolist()
+        queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
         sheets = [
             (f"after task {number + 1}", tiles([pixels(images[[query, *found[query].tolist()]]) for query in queries]))
             for number, found in nearest.items()

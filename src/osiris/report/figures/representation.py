@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ PAPER = ("offline", "ft", "osiris-d")
 SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#8c5a2b", "#7a6fd0")
 CLASS_MARKERS = "os^Dv<>P"
+SEPARATOR: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.4, "linestyle": (0, (4, 2))}
 Tasks = Sequence[Sequence[int]]
 Environments = Sequence[tuple[str, Sequence[int]]]
 
@@ -47,18 +49,21 @@ def class_similarity(study: Study) -> Figure | None:
     pairs = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in matrices.values()])
     low, high = (float(value) for value in np.nanpercentile(pairs, [1, 99])) if np.isfinite(pairs).any() else (0, 1)
     canvas, every = panels(len(matrices), 3, 3.7, 3.4)
+    order, ends = class_order(tasks), [0, *accumulate(map(len, tasks))]
+    numbers = range(1, len(tasks) + 1, 1 + len(tasks) // 12)
+    starts = draw.environment_starts(study.environments)
     for axes, (label, matrix) in zip(every, matrices.items()):
-        order = class_order(tasks)
         mesh = draw.heat_map(axes, matrix[np.ix_(order, order)], low, high, cells=False)
-        _task_ticks(axes, tasks)
+        draw.number_ticks(axes, [(ends[number - 1] + ends[number]) / 2 for number in numbers], numbers)
         means = by_environment(matrix, tasks, study.environments)
         detail = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
         axes.set(title=label, xlabel="class, in the order of the tasks", ylabel="class (ticks: tasks)")
         axes.text(0, 1.01, detail, transform=axes.transAxes, fontsize=7, color=MUTED, va="bottom")
         axes.set_title(label, pad=16 if detail else None)
-        for position in _switches(tasks, study.environments):
-            for line in (axes.axhline, axes.axvline):
-                line(position, color="#ffffff", linewidth=1.4, linestyle=(0, (4, 2)))
+        for start in starts:
+            if 0 < start < len(tasks):
+                axes.axhline(ends[start], **SEPARATOR)
+                axes.axvline(ends[start], **SEPARATOR)
     canvas.colorbar(mesh, ax=every, label="mean cosine similarity", aspect=30, fraction=0.02, pad=0.01)
     caption = (
         "Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of "
@@ -78,20 +83,6 @@ def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
 def class_order(tasks: Tasks) -> list[int]:
     """Classes in the order of the stream; a class that comes back keeps its first position."""
     return list(dict.fromkeys(one for classes in tasks for one in classes))
-
-
-def _task_ticks(axes: Axes, tasks: Tasks) -> None:
-    """The number of a task at the middle of its classes; only some numbers if there are many tasks."""
-    ends = [0, *accumulate(len(classes) for classes in tasks)]
-    numbers = range(1, len(tasks) + 1, 1 + len(tasks) // 12)
-    draw.number_ticks(axes, [(ends[number - 1] + ends[number]) / 2 for number in numbers], numbers)
-
-
-def _switches(tasks: Tasks, environments: Environments) -> list[int]:
-    """Positions along the ordered classes where the environment changes."""
-    starts = draw.environment_starts([(name, list(members)) for name, members in environments])
-    ends = [0, *accumulate(len(classes) for classes in tasks)]
-    return [ends[start] for start in starts if 0 < start < len(tasks)]
 
 
 def between_classes(similarity: np.ndarray, classes: Sequence[int]) -> float:

@@ -14,7 +14,7 @@ from osiris.errors import UserError
 from osiris.evaluation.overfitting import checkpoint_networks
 from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import Source, take, tiles
+from osiris.report.benchmark_images import Source, evenly_spaced, take, tiles
 from osiris.report.curves import Points, as_points, at_ends, over_seeds
 from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
 from osiris.report.figures.images import Neighbours
@@ -41,7 +41,7 @@ def neighbours(study: Study, source: Source) -> Figure | None:
     if pairs is None:
         return None
     early = np.flatnonzero(pairs.task < study.task_count - 1)
-    chosen = early[np.linspace(0, len(early) - 1, min(QUERIES_SHOWN, len(early))).astype(int)]
+    chosen = early[evenly_spaced(len(early), QUERIES_SHOWN)]
     sheets = []
     for when, nearest in (("right after its episode", pairs.before), ("after the last episode", pairs.after)):
         rows = [
