@@ -240,6 +240,8 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
         ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),
         ("ft", "mocov2+", {"past": "pseudo-distil"}, "needs the queue of pseudo-contrast"),
+        ("er+", "dcl(weighted=true)", {}, "negatives has a loss of its own"),
+        ("pnr", "dcl(weighted=true)", {}, "pseudo-contrast has a loss of its own"),
         ("cromo", "vicreg", {}, "cromo has no form for the objective vicreg"),
         ("er", "ntxent", {"memory_policy": "minred"}, "use --method minred"),
         ("der", "ntxent", {"memory_policy": "quota"}, "stores no embeddings"),

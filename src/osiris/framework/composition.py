@@ -136,6 +136,11 @@ def check(method: Method) -> None:
             raise UserError(f"--{name} must be a finite number, 0 or more, not {value}.")
     if not 0 < method.replay <= 1:
         raise UserError(f"--replay-fraction must be above 0 and at most 1, not {method.replay}.")
+    replaced = [term.kind for term in method.terms if term.replaces_loss and term.spaces == {"g"}]
+    if method.objective.options.get("weighted") and replaced:
+        raise UserError(
+            f"{replaced[0]} has a loss of its own, without the weights of dcl(weighted=true); leave them out."
+        )
     fields = {name for term in method.terms for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")

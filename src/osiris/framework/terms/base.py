@@ -76,6 +76,8 @@ class Term(Configurable):
     """What it stores besides f and g, in words."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
+    replaces_loss: ClassVar[bool] = False
+    """Whether it computes a contrastive loss in place of that of the objective."""
     follows_first_task: ClassVar[bool] = False
     """Whether its state changes in the first task, so that runs of other methods cannot provide that task."""
     made_like: ClassVar[str] = X

@@ -50,6 +50,7 @@ class Negatives(Term):
     r"""L^ER+ = L^SSL(X, X u Y; g o f, g o f): the memory adds negatives to the loss of the current task."""
 
     kind: ClassVar[str] = "negatives"
+    replaces_loss: ClassVar[bool] = True
     space: Space = "g"
 
     @property
@@ -74,6 +75,7 @@ class Cross(Term):
     r"""L_cross = 1/2 [L^SSL(X, Y; h o f, h o f) + L^SSL(Y, X; h o f, h o f)] (Sec. 3.2.3, consolidation)."""
 
     kind: ClassVar[str] = "cross"
+    replaces_loss: ClassVar[bool] = True
     space: Space = "h"
 
     @property
@@ -149,6 +151,7 @@ class CrossMix(Mixed):
     """
 
     kind: ClassVar[str] = "cross-mix"
+    replaces_loss: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
     stores: ClassVar[str] = "f*, g*"
     made_like: ClassVar[str] = Y

@@ -49,6 +49,7 @@ class PseudoContrast(_PseudoNegatives):
     """
 
     kind: ClassVar[str] = "pseudo-contrast"
+    replaces_loss: ClassVar[bool] = True
 
     @property
     def formula(self) -> str:
