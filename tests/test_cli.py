@@ -64,6 +64,7 @@ def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, ca
     code = "import sys; from osiris.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert again.stdout == first and "osiris-d" in first and "tinyworld" in first
+    assert re.search(r"encoder family +resnet +resnet +fast", first) and re.search(r"norm +gn +gn +-", first)
 
 
 @pytest.mark.parametrize("method", [*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space"])
@@ -183,10 +184,13 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
         (["train", "--resume", "nowhere"], "nowhere is not a run directory"),
         (["train", "--config", "nowhere.json", "--preset", "fast"], "--preset cannot be combined"),
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),
+        (["train", "--config", "notes.txt"], "notes.txt cannot be read"),
+        (["export", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_unknown_names_and_missing_files(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("not JSON")
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from osiris.cli import main
+from osiris.commands.evaluate import parse
 from osiris.evaluation.config import BASELINES
 from osiris.evaluation.runs import load_runs
 from osiris.report.comparison import main_table
@@ -32,6 +33,12 @@ def run(tmp_path_factory: pytest.TempPathFactory, data: str) -> Path:
 
 def scores(out: Path, name: str) -> dict:
     return json.loads((out / f"{name}.json").read_text())
+
+
+def test_the_run_gives_the_defaults_wherever_it_stands(run: Path, data: str) -> None:
+    for argv in ([str(run), "--k", "5"], ["--k", "5", str(run)]):
+        args = parse(argv)
+        assert (args.data.benchmark, args.protocol.k, args.threads) == (data, 5, 1)
 
 
 def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path: Path, capsys) -> None:

@@ -63,8 +63,9 @@ class Args:
 
 def parse(argv: list[str]) -> Args:
     """A run's own config gives the defaults, so that `osiris evaluate RUN` repeats its protocol."""
-    target = Path(argv[0]) if argv and not argv[0].startswith("-") else None
     default = Args()
+    first = bool(argv) and not argv[0].startswith("-")
+    target = Path(argv[0]) if first else parse_arguments(Args, argv, "evaluate", default).target
     if target is not None:
         folder = run_folder(target)
         if folder is not None:

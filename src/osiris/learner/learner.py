@@ -188,6 +188,8 @@ class Learner(Estimator):
 
     @property
     def metrics(self) -> RunMetrics:
+        if not self.folder.exists():
+            raise UserError(f"{self.folder} does not exist; give the directory of a state or run.")
         if not (self.folder / "metrics.json").exists():
             raise UserError(f"{self.folder} has not finished an episode yet; observe some images first.")
         return read_metrics(self.folder / "metrics.json")

@@ -131,15 +131,18 @@ def presets_table(configs: dict[str, Config]) -> Table:
 def _settings(config: Config) -> dict[str, str]:
     encoder, learning, data = config.encoder, config.learning, config.data
     counts = (data.train_per_class, data.bank_per_class, data.test_per_class)
+    resnet = encoder.family == "resnet"
     return {
+        "encoder family": encoder.family,
         "encoder width": str(encoder.width),
         "blocks": " ".join(str(count) for count in encoder.blocks),
-        "stem stride": str(encoder.stem_stride),
-        "norm": encoder.norm,
+        "stem stride": str(encoder.stem_stride) if resnet else "-",
+        "norm": encoder.norm if resnet else "-",
         "projector": f"{config.projector.projector_hidden}, {config.projector.projector_output}",
         "epochs": str(learning.epochs),
         "batch": str(learning.batch_size),
         "memory": str(learning.memory_size),
+        "optimiser": learning.optimiser,
         "learning rate": f"{learning.learning_rate:g}",
         "weight decay": f"{learning.weight_decay:g}",
         "train per class": _count(counts[0]),

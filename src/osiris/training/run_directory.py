@@ -163,7 +163,7 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 def read_config(path: Path) -> Config:
     """The config of a run directory, or of a config.json."""
-    file = path / "config.json" if path.is_dir() or path.suffix != ".json" else path
+    file = path if path.is_file() or (path.suffix == ".json" and not path.is_dir()) else path / "config.json"
     try:
         record = read_json(file)
     except (FileNotFoundError, NotADirectoryError):

@@ -108,7 +108,7 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
     if not small:
         return []
     names = f"task {small[0]} has" if len(small) == 1 else f"{len(small)} tasks (the first: {small[0]}) have"
-    return [f"{names} fewer images than a batch of {learning.batch_size}: all of its images make one smaller batch."]
+    return [f"{names} fewer images than a batch of {learning.batch_size}: each step uses all images of the task."]
 
 
 def batch_indices(phase: Phase, seed: int, step: int, purpose: str = "order") -> Tensor:
