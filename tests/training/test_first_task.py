@@ -99,6 +99,8 @@ def test_runs_of_a_grid_that_share(tmp_path: Path) -> None:
     first.touch()
     remove_unneeded(directory, files)
     assert first.exists()
+    alone = next(run for run, path in files.items() if path == first)
+    assert first_task_files(directory, [alone]) == {alone: first}, "left behind by an interrupted sweep"
     for run in files:
         (directory.folder(run)).mkdir(parents=True)
         (directory.folder(run) / "metrics.json").touch()

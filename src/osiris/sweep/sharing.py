@@ -11,7 +11,8 @@ from osiris.sweep.grid import GridDirectory, GridRun
 
 
 def first_task_files(directory: GridDirectory, runs: Sequence[GridRun]) -> dict[GridRun, Path]:
-    """GRID/first-tasks/KEY.pt for every unfinished run that shares its first task with another one."""
+    """GRID/first-tasks/KEY.pt for every unfinished run that shares its first task with another one, or that finds it
+    trained already."""
     from osiris.framework.composition import resolve
     from osiris.training.first_task import identity
 
@@ -21,7 +22,8 @@ def first_task_files(directory: GridDirectory, runs: Sequence[GridRun]) -> dict[
         if kept is not None:
             groups[digest(kept)].append(run)
     folder = directory.path.resolve() / "first-tasks"
-    return {run: folder / f"{key}.pt" for key, group in groups.items() if len(group) > 1 for run in group}
+    shared = {folder / f"{key}.pt": group for key, group in groups.items()}
+    return {run: path for path, group in shared.items() if len(group) > 1 or path.exists() for run in group}
 
 
 def remove_unneeded(directory: GridDirectory, files: dict[GridRun, Path]) -> None:
