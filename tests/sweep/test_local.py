@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 
 import osiris
 from osiris.cli import main
-from osiris.errors import UserError
+from osiris.errors import Stopped, UserError
+from osiris.sweep import local
 from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory
 from osiris.sweep.local import divide_cores
@@ -62,14 +64,28 @@ def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pyte
     assert "cannot write to" in capsys.readouterr().err
 
 
+def test_a_signal_at_the_moment_of_a_fork_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops exceptions there, and a sweep that went on would never stop."""
+    armed = [True]
+    os.register_at_fork(before=lambda: armed and armed.pop() and signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(local, "train_command", lambda *_: ["sleep", "600"])
+    directory, started = GridDirectory(tmp_path), time.monotonic()
+    with pytest.raises(Stopped, match="same command"):
+        run_grids(directory, [Grid(("ft",), seeds=(0,), preset="smoke")], jobs=1)
+    assert not armed and time.monotonic() - started < 300
+    start, end = read_journal(directory, directory.runs[0])
+    assert start["event"] == "start" and end["code"] == Stopped.exit_code and not end["error"]
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
-    """At random steps, kill the sweep with one of its runs, then the sweep alone, then let SIGTERM stop both."""
+    """At random steps, kill the sweep, which leaves its run alone; then kill a run, and let SIGTERM stop the sweep."""
     sizes = {"epochs": "10", "batch_size": "12", "memory_size": "12", "k": "3", "threads": "1", "save_every": "0"}
     settings = {name: (value,) for name, value in (sizes | {"log_every": "1"}).items()}
     grid = Grid(("ft", "osiris-d"), (write_arrays(tmp_path / "tiny.npz"),), (0,), "smoke", settings)
-    directories = [GridDirectory(tmp_path / name, grid.runs()) for name in ("killed", "whole")]
-    killed = directories[0]
+    whole, killed = (GridDirectory(tmp_path / name, grid.runs()) for name in ("whole", "killed"))
+    beside = threading.Thread(target=run_grids, args=(whole, [grid]), daemon=True)
+    beside.start()
     command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--benchmarks", *grid.benchmarks]
     command += ["--seeds", "0", "--preset", "smoke", "--jobs", "2", "--out", str(killed.path)]
     command += ["--set", *(f"{name}={value[0]}" for name, value in settings.items())]
@@ -81,23 +97,23 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: 
     def steps() -> int:
         return sum(last_step(killed.folder(run) / "log.jsonl").get("total_step", 0) for run in killed.runs)
 
-    for number in (None, signal.SIGKILL, signal.SIGTERM):
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, Stopped.exit_code)):
         process, before, wanted = subprocess.Popen(command), starts(), steps() + choose.randint(3, 25)
         while starts() == before or steps() < wanted:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        if number is None:
-            locks = [killed.folder(run) / ".lock" for run in killed.runs if in_progress(killed.folder(run))]
+        locks = [killed.folder(run) / ".lock" for run in killed.runs if in_progress(killed.folder(run))]
+        if number == signal.SIGTERM and locks:
             os.kill(int(choose.choice(locks).read_text().split()[1]), signal.SIGKILL)
-        process.send_signal(number or signal.SIGKILL)
-        process.wait()
-    assert starts() >= 3 and not all(killed.finished(run) for run in killed.runs)
-    for directory in directories:
-        run_grids(directory, [grid], jobs=2)
-        write_results(directory)
+        process.send_signal(number)
+        assert process.wait() == code
+    assert not all(killed.finished(run) for run in killed.runs)
+    run_grids(killed, [grid], jobs=2)
+    beside.join()
     names = ["results.csv", *(f"runs/{run.name}/metrics.json" for run in killed.runs)]
-    one, other = ([(directory.path / name).read_bytes() for name in names] for directory in directories)
-    assert one == other
+    for directory in (whole, killed):
+        write_results(directory)
+    assert [(whole.path / name).read_bytes() for name in names] == [(killed.path / name).read_bytes() for name in names]
 
 
 def test_a_failure_from_python(tmp_path: Path):

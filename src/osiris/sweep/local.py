@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from osiris.cores import available_cores
+from osiris.errors import Stopped
 from osiris.sweep.attempts import REFUSED, Attempt, in_progress, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
 from osiris.sweep.sharing import first_task_files, remove_unneeded
+from osiris.training.interrupt import Interrupt
 
 POLL = 0.2
 """Seconds between looks at the running processes."""
@@ -43,9 +45,13 @@ class LocalLauncher:
         waiting = [run for run in runs if not self.directory.finished(run)]
         self.first_tasks = first_task_files(self.directory, waiting)
         cores = divide_cores(self.jobs)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
+        # A handler that raises an exception would not do: Python drops it in some places, such as a fork.
+        with Interrupt() as interrupt, ExitStack() as stack:
+            stack.callback(remove_unneeded, self.directory, self.first_tasks)
+            stack.callback(self._stop)
             while waiting or self.running:
+                if interrupt.asked:
+                    raise Stopped(f"stopped. Give the same command again to continue {self.directory.path}.")
                 for slot in range(self.jobs):
                     ready = next((run for run in waiting if self._ready(run)), None)
                     if slot not in self.running and ready is not None:
@@ -57,10 +63,6 @@ class LocalLauncher:
                 waiting += self._collect()
                 waiting = [run for run in waiting if not self.directory.finished(run)]
                 watch()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            self._stop()
-            remove_unneeded(self.directory, self.first_tasks)
 
     def _ready(self, run: GridRun) -> bool:
         """Not while another sweep, or a process that an earlier sweep left behind, works on it, and not while another
@@ -89,8 +91,4 @@ class LocalLauncher:
         for attempt in self.running.values():
             attempt.process.terminate()
         for attempt in self.running.values():
-            attempt.end()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+            attempt.end(asked=True)
