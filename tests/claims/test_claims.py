@@ -29,8 +29,8 @@ def claim(name: str) -> Claim:
     return next(one for one in CLAIMS if one.name == name)
 
 
-def verdicts(found: Evidence, *names: str) -> list[str]:
-    return [judge(claim(name), [found]).verdict for name in names]
+def verdicts(observed: Evidence, *names: str) -> list[str]:
+    return [judge(claim(name), [observed]).verdict for name in names]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_environments_first_and_last():
     values = {("offline", "indoor"): 44.0, ("ft", "indoor"): 39.0, ("osiris-d", "indoor"): 44.1}
     values |= {("offline", "wild"): 50.0, ("ft", "wild"): 54.0, ("osiris-d", "wild"): 55.0}
     samples = {(method, f"accuracy in {name}"): value for (method, name), value in values.items()}
-    found = about("structured-tiny-imagenet", samples, ("indoor", "wild"))
+    observed = about("structured-tiny-imagenet", samples, ("indoor", "wild"))
     names = ("last-environment", "first-environments", "osiris-environments", "osiris-remembers")
-    assert verdicts(found, *names) == ["holds"] * 4
+    assert verdicts(observed, *names) == ["holds"] * 4
 
 
 def test_being_among_the_two_best_needs_all_four_methods():

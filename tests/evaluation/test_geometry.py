@@ -17,14 +17,14 @@ def test_class_similarity_against_a_double_loop():
     features, label = torch.randn(30, 6), torch.arange(30) % 4
     label[label == 3] = 2  # class 3 is empty
     rows = unit(features)
-    found = class_similarity(features, label, 4)
+    result = class_similarity(features, label, 4)
     for a in range(3):
         for b in range(3):
             pairs = [
                 rows[i] @ rows[j] for i in range(30) for j in range(30) if i != j and label[i] == a and label[j] == b
             ]
-            assert abs(float(found[a, b]) - np.mean(pairs)) < 1e-5
-    assert found[3].isnan().all() and found[:, 3].isnan().all()
+            assert abs(float(result[a, b]) - np.mean(pairs)) < 1e-5
+    assert result[3].isnan().all() and result[:, 3].isnan().all()
     single = class_similarity(torch.eye(2), torch.tensor([0, 1]), 2)
     assert single[0, 0].isnan() and single[0, 1] == 0, "a class of one image has no pair with itself"
 
@@ -37,10 +37,10 @@ def test_histogram_against_a_double_loop(monkeypatch):
         for j in range(i + 1, 40):
             place = min(199, int((rows[i] @ rows[j] + 1) * 100))
             expected[int(label[i] != label[j]), place] += 1
-    found = similarity_histogram(features, label).numpy()
-    assert found.sum() == 40 * 39 / 2 and np.abs(found - expected).sum() <= 4  # a value on the edge of a bin may move
+    result = similarity_histogram(features, label).numpy()
+    assert result.sum() == 40 * 39 / 2 and np.abs(result - expected).sum() <= 4  # a value on the edge of a bin may move
     monkeypatch.setattr("osiris.evaluation.knn.CHUNK_ENTRIES", 40 * 7)
-    assert (similarity_histogram(features, label).numpy() == found).all()
+    assert (similarity_histogram(features, label).numpy() == result).all()
     equal = similarity_histogram(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64))
     assert equal[0, -1] == 10 and equal.sum() == 10, "equal images are in the last bin"
 
@@ -61,10 +61,10 @@ def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
 
 def test_neighbours_are_the_nearest_in_order():
     bank, test = torch.randn(300, 8), torch.randn(80, 8)
-    indices, found = neighbours(bank, test)
+    indices, result = neighbours(bank, test)
     assert len(indices) == geometry.NEIGHBOUR_IMAGES
     similarity = unit(test) @ unit(bank).T
-    for query, row in zip(indices.tolist(), found.tolist(), strict=True):
+    for query, row in zip(indices.tolist(), result.tolist(), strict=True):
         assert row == np.argsort(-similarity[query])[:5].tolist()
 
 

@@ -14,11 +14,11 @@ def test_the_minimum_is_the_minimum():
     """The gradient of the objective, written out in NumPy, vanishes at the solution."""
     random = torch.Generator().manual_seed(0)
     features, label = torch.randn(120, 5, generator=random), torch.randint(0, 3, (120,), generator=random)
-    found = fit_with(features, label, 3, l2=0.01)
+    fitted = fit_with(features, label, 3, l2=0.01)
     inputs = (features.numpy() - features.numpy().mean(0)) / features.numpy().std(0)
-    logits = inputs @ found.weight.numpy().T + found.bias.numpy()
+    logits = inputs @ fitted.weight.numpy().T + fitted.bias.numpy()
     share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True) - np.eye(3)[label.numpy()]
-    assert np.abs(share.T @ inputs / 120 + 0.01 * found.weight.numpy()).max() < 1e-4
+    assert np.abs(share.T @ inputs / 120 + 0.01 * fitted.weight.numpy()).max() < 1e-4
     assert np.abs(share.mean(0)).max() < 1e-4
 
 
@@ -61,9 +61,9 @@ def test_task_aware_never_loses_to_ignorance_by_much_and_masking_never_loses(clu
 
 
 def test_tiny_banks_and_constant_features():
-    found = fit(torch.tensor([[1.0, 7.0], [2.0, 7.0], [3.0, 7.0]]), torch.tensor([0, 0, 1]), 2)
-    assert torch.isfinite(found.logits(torch.tensor([[2.5, 7.0]]))).all()
-    assert found.scale[1] == 0 and found.l2 == pytest.approx(1e-3)
+    fitted = fit(torch.tensor([[1.0, 7.0], [2.0, 7.0], [3.0, 7.0]]), torch.tensor([0, 0, 1]), 2)
+    assert torch.isfinite(fitted.logits(torch.tensor([[2.5, 7.0]]))).all()
+    assert fitted.scale[1] == 0 and fitted.l2 == pytest.approx(1e-3)
 
 
 def test_two_fits_have_the_same_bits(clustered):

@@ -72,8 +72,8 @@ def test_bootstrap_finds_a_difference_and_no_difference():
 
 def test_bootstrap_interval_is_the_normal_one_and_pairing_narrows_it():
     first, second, task = made_hits(0.05, 1, 2)
-    found = paired_bootstrap(first, second, task)
-    width = found.high - found.low
+    interval = paired_bootstrap(first, second, task)
+    width = interval.high - interval.low
     paired = 2 * 1.96 * 100 * (first[0].astype(float) - second[0]).std() / 2000**0.5
     unpaired = 2 * 1.96 * 100 * (first[0].var() / 2000 + second[0].var() / 2000) ** 0.5
     assert width == pytest.approx(paired, rel=0.08) and width < 0.7 * unpaired
@@ -88,8 +88,8 @@ def test_bootstrap_weighs_tasks_equally_and_allows_different_numbers_of_seeds():
     task = np.array([0] * 90 + [1] * 10)
     first, second = np.zeros((1, 100), bool), np.zeros((3, 100), bool)
     first[:, 90:] = True  # right on the small task alone: half of A
-    found = paired_bootstrap(first, second, task)
-    assert found.difference == found.low == found.high == pytest.approx(50.0)
+    interval = paired_bootstrap(first, second, task)
+    assert interval.difference == interval.low == interval.high == pytest.approx(50.0)
 
 
 def test_marks_follow_the_printed_value_and_ties_share():

@@ -231,8 +231,8 @@ def test_csv_keeps_every_digit_and_the_protocol():
 
 def test_published_numbers_are_those_of_the_paper():
     assert benchmarks() == ["split-cifar100-5", "split-cifar100-20", "structured-cifar100", "structured-tiny-imagenet"]
-    found = published("split-cifar100-20")["osiris-d"]["A"]
-    assert (found.mean, found.deviation, found.count) == (50.1, 0.2, 3)
+    number = published("split-cifar100-20")["osiris-d"]["A"]
+    assert (number.mean, number.deviation, number.count) == (50.1, 0.2, 3)
     assert published("structured-tiny-imagenet", "task-aware")["offline"].keys() == {"A", "C"}
     assert published_ablation("task-aware")["osiris-d"] == published("split-cifar100-20", "task-aware")["osiris-d"]
     numbers = [value for rows in document()["results"].values() for row in rows.values() for value in row]

@@ -26,17 +26,17 @@ FIGURES = (
 
 
 def test_the_page_is_well_formed_and_refers_to_nothing_outside(full_report: Path):
-    found = checked(full_report)
-    assert found.open == [] and len(found.ids) == len(set(found.ids))
-    for tag, target in found.references:
+    page_parts = checked(full_report)
+    assert page_parts.open == [] and len(page_parts.ids) == len(set(page_parts.ids))
+    for tag, target in page_parts.references:
         assert target.startswith(("#", "data:")), (tag, target[:80])
         if target.startswith("#") and tag == "a":
-            assert target[1:] in found.ids, f"{target} leads nowhere"
+            assert target[1:] in page_parts.ids, f"{target} leads nowhere"
     text = full_report.read_text()
     assert "All &lt;methods&gt; &amp; more" in text
     assert "@import" not in text and not re.search(r"url\((?!#|['\"]?data:)", text)
-    assert found.images_without_words == 0
-    assert not found.tags & {"script", "iframe", "object", "embed", "link"}
+    assert page_parts.images_without_words == 0
+    assert not page_parts.tags & {"script", "iframe", "object", "embed", "link"}
     assert "Content-Security-Policy\" content=\"default-src 'none';" in text
 
 
@@ -176,8 +176,8 @@ def test_images_without_labels_have_figures_of_their_own(real_runs: dict[str, Pa
     metrics |= {"benchmark": "folder:/home/me & you/pictures", "environments": []}
     (run / "metrics.json").write_text(json.dumps(metrics))
     page = make_report([run], tmp_path / "report")
-    found, text = checked(page), page.read_text()
-    assert found.open == [] and "no labels here" in text and "<b>&$" not in text
+    page_parts, text = checked(page), page.read_text()
+    assert page_parts.open == [] and "no labels here" in text and "<b>&$" not in text
     names = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
     for name in ("losses", "health", "episodes", "nearest", "drift", "maps", "memory", "images"):
         assert f"folder-home-me-you-pictures-{name}" in names, name

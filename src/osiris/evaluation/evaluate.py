@@ -82,8 +82,7 @@ def check_features(features: Features, benchmark: Benchmark) -> None:
 def rank_test_images(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> dict[str, Ranking]:
     """The answers to all questions, from one computation of the similarities."""
     assert features.test is not None
-    asked = questions(benchmark, protocol.protocols)
-    return ask(features.bank, features.test, asked, protocol.k, protocol.temperature)
+    return ask(features.bank, features.test, questions(benchmark, protocol.protocols), protocol.k, protocol.temperature)
 
 
 def score_protocols(
@@ -110,10 +109,10 @@ def score_episodes(features: Features, benchmark: Benchmark, protocol: ProtocolC
     if features.test is not None and benchmark.test is not None:
         bank, queries, bank_task, task = features.bank, features.test, benchmark.bank.task, benchmark.test.task
     else:
-        asked = torch.zeros(len(features.bank), dtype=torch.bool)
-        asked[fixed_subset(len(asked), len(asked) // 5)] = True
-        bank, queries = features.bank[~asked], features.bank[asked]
-        bank_task, task = benchmark.bank.task[~asked], benchmark.bank.task[asked]
+        is_query = torch.zeros(len(features.bank), dtype=torch.bool)
+        is_query[fixed_subset(len(is_query), len(is_query) // 5)] = True
+        bank, queries = features.bank[~is_query], features.bank[is_query]
+        bank_task, task = benchmark.bank.task[~is_query], benchmark.bank.task[is_query]
     if len(bank) == 0 or len(queries) == 0:
         return NO_TASK_LEVEL
     question = Question(TASK_LEVEL, bank_task, benchmark.task_count)

@@ -39,17 +39,17 @@ def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
         "task-aware": Question("task-aware", label, count, columns=_columns(member, label), group=task),
         "task-aware-masked": Question("task-aware-masked", label, count, allowed=member, group=task),
     }
-    asked = []
+    selected = []
     for name in protocols:
         if name not in known:
             raise unknown("protocol", name, PROTOCOLS)
-        asked.append(known[name])
-    asked.append(Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count))
+        selected.append(known[name])
+    selected.append(Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count))
     if benchmark.environments:
         classes = [[one for task in tasks for one in benchmark.tasks[task]] for _, tasks in benchmark.environments]
         columns, group = _columns(membership(classes, count), label), environment_of_task(benchmark)[task]
-        asked.append(Question(WITHIN_ENVIRONMENT, label, count, columns=columns, group=group))
-    return asked
+        selected.append(Question(WITHIN_ENVIRONMENT, label, count, columns=columns, group=group))
+    return selected
 
 
 def membership(groups: Sequence[Sequence[int]], class_count: int) -> Tensor:

@@ -105,13 +105,13 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
     for run in usable:
         groups.setdefault(_setting(run.metrics), []).append(run)
     names: Counter[str] = Counter()
-    found = []
+    grouped = []
     for members in groups.values():
         name = safe_name(members[0].metrics.benchmark)
         names[name] += 1
         identifier = name if names[name] == 1 else f"{name}-{names[name]}"
-        found.append(Study(identifier, tuple(_with_variants(members))))
-    return found, damaged
+        grouped.append(Study(identifier, tuple(_with_variants(members))))
+    return grouped, damaged
 
 
 def _setting(metrics: RunMetrics) -> str:

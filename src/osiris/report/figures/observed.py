@@ -132,8 +132,11 @@ def memory_neighbours(study: Study) -> Figure | None:
         early = early if len(early) else torch.arange(len(images))
         queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
         sheets = [
-            (f"after task {number + 1}", tiles([pixels(images[[query, *found[query].tolist()]]) for query in queries]))
-            for number, found in nearest.items()
+            (
+                f"after task {number + 1}",
+                tiles([pixels(images[[query, *indices[query].tolist()]]) for query in queries]),
+            )
+            for number, indices in nearest.items()
         ]
         caption = (
             "Each row starts with an image of the memory, followed by the images of the memory that are nearest to it. "
