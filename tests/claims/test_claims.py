@@ -77,6 +77,8 @@ def test_one_contradiction_among_many_comparisons_is_corrected_for_their_number(
     assert judges.every(contradicted, *[holds] * 4).verdict == "undecided"
     missing = judges.not_run("runs of er")
     assert judges.every(holds, missing).verdict == "not run" and judges.every(contradicted, missing).p == 0.02
+    both = judges.every(judges.not_run("runs of a", "runs of b"), judges.not_run("runs of c", "runs of b"))
+    assert both.text == "needs runs of a and runs of b and runs of c"
 
 
 def test_references_and_ablations_are_not_ranked():

@@ -144,7 +144,7 @@ def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure | None], s
     held = study.by_label["osiris-d"][0].memory()
     assert held is not None
     share = memory.task_shares([held[1]], 10)[0] * 100
-    assert f"between {share.min():.0f} and {share.max():.0f} %; equal shares would be 10 %" in caption
+    assert f"between {share.min():.0f}% and {share.max():.0f}%; equal shares would be 10%" in caption
     assert "offline is highest" in drawn["overview"].caption  # pyright: ignore
 
 

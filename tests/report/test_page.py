@@ -181,4 +181,4 @@ def test_images_without_labels_have_figures_of_their_own(real_runs: dict[str, Pa
     names = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
     for name in ("losses", "health", "episodes", "nearest", "drift", "maps", "memory", "images"):
         assert f"folder-home-me-you-pictures-{name}" in names, name
-    assert "tinyworld" not in " ".join(names) and "guessing gives 10 %" in text
+    assert "tinyworld" not in " ".join(names) and "guessing gives 10%" in text

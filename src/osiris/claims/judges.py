@@ -50,7 +50,8 @@ def judge(function: Callable[Concatenate[Evidence, P], Outcome]) -> Callable[P, 
 
 
 def not_run(*names: str) -> Outcome:
-    return Outcome("not run", f"needs {' and '.join(dict.fromkeys(names))}")
+    parts = dict.fromkeys(part for name in names for part in name.split(" and "))
+    return Outcome("not run", f"needs {' and '.join(parts)}")
 
 
 def _decide(test: TTest | None, text: str, difference: float) -> Outcome:

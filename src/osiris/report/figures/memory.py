@@ -78,7 +78,7 @@ def shares(study: Study) -> Figure | None:
     low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
     caption = (
         f"Each band is the share of one task in the memory (numbers at the right). After the last task the shares lie "
-        f"between {low:.0f} and {high:.0f} %; equal shares would be {100 / count:.0f} %."
+        f"between {low:.0f}% and {high:.0f}%; equal shares would be {100 / count:.0f}%."
     )
     runs = [study.by_label[label][0] for label in shares_of]
     title = "Which tasks the memory holds"

@@ -63,7 +63,7 @@ def reference(study: Study) -> Figure | None:
     best = max(one.accuracy for one in scores)
     caption = (
         f"A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}). After the "
-        f"last episode {last.accuracy:.1f} % are right, at best {best:.1f} %; raw pixels give {last.pixels:.1f} %. A "
+        f"last episode {last.accuracy:.1f}% are right, at best {best:.1f}%; raw pixels give {last.pixels:.1f}%. A "
         "class whose row fades has been forgotten."
     )
     return study_figure(study, "reference", "Labelled images", caption, canvas, [run], "leave-one-out KNN")

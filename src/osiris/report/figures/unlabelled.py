@@ -55,7 +55,7 @@ def neighbours(study: Study, source: Source) -> Figure | None:
     caption = (
         "Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to "
         f"you are the best sign of a useful representation. Of all {len(early)} images that were followed, "
-        f"{100 * float(np.mean(unchanged)):.0f} % of the neighbours are the same at both times."
+        f"{100 * float(np.mean(unchanged)):.0f}% of the neighbours are the same at both times."
     )
     title, basis = "Nearest images, before and after", "nearest neighbours among the training images"
     return study_figure(study, "nearest", title, caption, pictures(sheets, 2, 5.5), [run], basis)
@@ -80,8 +80,8 @@ def episodes(study: Study) -> Figure | None:
     final = {label: float(line.mean[-1]) for label, line in lines.items()}
     caption = (
         "A KNN predicts which episode an image is from, by the images nearest to it. At the end: "
-        + ", ".join(f"{value:.0f} % ({label})" for label, value in final.items())
-        + f"; guessing gives {100 / study.task_count:.0f} %. Episodes that look alike need not be told apart."
+        + ", ".join(f"{value:.0f}% ({label})" for label, value in final.items())
+        + f"; guessing gives {100 / study.task_count:.0f}%. Episodes that look alike need not be told apart."
     )
     title = "Telling the episodes apart"
     return study_figure(study, "episodes", title, caption, canvas, lines, "KNN over episodes")
