@@ -186,6 +186,7 @@ def test_bad_input_gets_one_message_and_exit_code_2(arguments, message, tmp_path
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),
         (["train", "--config", "notes.txt"], "notes.txt cannot be read"),
         (["export", "nowhere"], "nowhere does not exist"),
+        (["search", "nowhere", ".", "nowhere.jpg"], "nowhere.jpg does not exist"),
     ],
 )
 def test_unknown_names_and_missing_files(arguments, message, tmp_path, capsys, monkeypatch):

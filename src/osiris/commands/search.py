@@ -47,6 +47,8 @@ def run(args: Args) -> int:
         raise UserError(f"--count {args.count}: give a positive number.")
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"--out {args.out}: the contact sheet is an image; use a name that ends in .png or .jpg.")
+    if not args.query.is_file():
+        raise UserError(f"{args.query} does not exist; give the image file to search for.")
     require_writable(args.out.parent)
     hits, notices = Learner(args.state).search(args.folder, args.query, args.count)
     notice(*notices)
