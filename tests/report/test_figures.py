@@ -162,6 +162,8 @@ def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str,
     assert chance is not None and chance == pytest.approx(math.log(2 * 8 - 1))
     levels = [np.asarray(line.get_ydata()).tolist() for line in panels_of(drawn, "losses")[0].lines]
     assert [chance, chance] in levels
+    offline = panels_of(drawn, "losses")[list(study.by_label).index("offline")]
+    assert offline.get_xlabel() == "training, in lengths of a task", "its stream is shuffled"
     assert training.chance_loss(study.by_label["lump"][0]) is None, "mixed images have another loss at chance"
     for value, stuck in ((chance, True), (0.9 * chance, False)):
         for record in run.steps_logged:

@@ -40,8 +40,9 @@ def loss_terms(study: Study) -> Figure | None:
         if chance is not None:
             axes.axhline(chance, linewidth=1, **CHANCE.line)
             chances.append(chance)
-        draw.task_axis(axes, study.task_count, study.environments)
-        axes.set(ylabel="loss", title=label)
+        continual = label in study.continual
+        draw.task_axis(axes, study.task_count, study.environments if continual else ())
+        axes.set(ylabel="loss", title=label, xlabel="tasks learned" if continual else "training, in lengths of a task")
         axes.margins(y=0.06)
     roles = {name.split(".")[0] for lines in methods.values() for name in lines}
     entries = [("weighted sum" if name == "loss" else name, style) for name, style in ROLES.items() if name in roles]
