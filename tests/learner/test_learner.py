@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow.parquet
 import pytest
 import torch
@@ -129,22 +131,26 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     server.close()
 
 
-def test_kills_lose_no_episode(photos: Path, observed: Path, tmp_path: Path, server: ForkServer) -> None:
-    """SIGKILL at several moments of the second and third episode; each time the same command goes on."""
-    state = tmp_path / "state"
-    learner(state).observe(photos / WEEKS[0])
-    for week in WEEKS[1:]:
-        typed = ["observe", str(state), str(photos / week), "--quiet"]
-        for death in (9, 30, 55):
-            server.run("doomed", tmp_path / "output", arguments=typed, death=death)
-            assert learner(state).status()["episodes"][0] == (WEEKS[0], 20)
-            if len(checkpoint.load_state(state / "checkpoints")["data"]) > WEEKS.index(week):  # pyright: ignore
-                unfinished = learner(state).status()["unfinished"]
-                if unfinished is None:
-                    break
-        else:
-            assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
-    assert last_state(state) == last_state(observed)
+@pytest.mark.parametrize("moments", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, server: ForkServer) -> None:
+    """SIGKILL at random moments of the second episode, until the command has ended; then the same command again."""
+    first, output, counted = tmp_path / "first", tmp_path / "output", tmp_path / "counted"
+    learner(first).observe(photos / WEEKS[0])
+
+    def observe(state: Path, job: str, **arguments: Any) -> int:
+        typed = ["observe", str(state), str(photos / WEEKS[1]), "--quiet"]
+        return server.run(job, output, arguments=typed, **arguments)
+
+    shutil.copytree(first, tmp_path / "whole")
+    assert observe(tmp_path / "whole", "doomed", death=None, counted=str(counted)) == 0
+    for death in random.Random(moments).sample(range(1, int(counted.read_text()) + 1), moments):
+        state = tmp_path / f"killed-{death}"
+        shutil.copytree(first, state)
+        assert observe(state, "doomed", death=death) == -signal.SIGKILL
+        assert learner(state).status()["episodes"][0] == (WEEKS[0], 20) and learner(state).embed(photos).shape[0] == 46
+        assert observe(state, "command") == 0, output.read_text()
+        assert last_state(state) == last_state(tmp_path / "whole"), death
+        assert learner(state).status()["observations"] == learner(tmp_path / "whole").status()["observations"]
 
 
 def test_status_embed_and_forget_on_the_command_line(
@@ -176,13 +182,41 @@ def test_status_embed_and_forget_on_the_command_line(
     assert cli.main(["observe", str(state)]) == 2
 
 
-def test_only_the_last_weights_are_kept(photos: Path, tmp_path: Path) -> None:
-    sizes = []
-    for number in range(4):
-        learner(tmp_path / "state", "ft").observe(photos / WEEKS[0], name=f"day {number}", keep_tasks=1)
-        sizes.append(learner(tmp_path / "state").status()["bytes"])
-    assert len(list((tmp_path / "state" / "checkpoints").glob("task-*"))) == 1
-    assert sizes[3] - sizes[2] < 0.02 * sizes[2], sizes
+def test_damaged_files_are_skipped_and_reported(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(photos / WEEKS[0], tmp_path / "week")
+    (tmp_path / "week" / "broken.png").write_bytes((photos / WEEKS[0] / "00.png").read_bytes()[:60])
+    (tmp_path / "week" / "notes.txt").write_text("not an image")
+    learner(tmp_path / "state", "ft").observe(tmp_path / "week")
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert "1 image(s) could not be decoded and were skipped; see" in told and "(1 .txt)" in told
+    assert learner(tmp_path / "state").status()["episodes"] == [("week", 20)]
+
+
+@pytest.mark.parametrize("episodes", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos: Path, tmp_path: Path) -> None:
+    """Apart from one line per episode in metrics, log and observations."""
+    sizes, memory, state = [], [], tmp_path / "state"
+    for number in range(episodes):
+        learner(state, "ft").observe(photos / WEEKS[0], name=f"day {number}", keep_tasks=1)
+        sizes.append(learner(state).status()["bytes"])
+        memory.append(psutil.Process().memory_info().rss)
+    assert len(list((state / "checkpoints").glob("task-*"))) == len(list(state.glob("evaluation/*.safetensors"))) == 1
+    assert sizes[-1] - sizes[1] < 4000 * (episodes - 2), sizes
+    if episodes > 10:
+        assert memory[-1] - memory[9] < 20e6, memory
+
+
+def test_states_of_other_versions_are_refused(observed: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(observed, tmp_path / "state")
+    latest = tmp_path / "state" / "checkpoints" / "latest.pt"
+    record = torch.load(latest, weights_only=True)
+    for number, message in ((99, "newer version of osiris .* update osiris"), (1, "before its first release")):
+        torch.save(record | {"format": number}, latest)
+        with pytest.raises(UserError, match=message):
+            learner(tmp_path / "state").observe(photos / WEEKS[0])
+        assert latest.exists(), "it is intact, so it stays where it is"
 
 
 def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_the
 def test_formats(tmp_path: Path) -> None:
     """A newer or unknown format is refused."""
     path = tmp_path / "latest.pt"
-    texts = {checkpoint.FORMAT + 1: "newer version of osiris", 1: "before the first release", "2": "not an osiris"}
+    texts = {checkpoint.FORMAT + 1: "newer version of osiris", 1: "before its first release", "2": "not an osiris"}
     for written, text in texts.items():
         torch.save({"format": written, "digest": checkpoint.digest(state(0)), "state": state(0)}, path)
         with pytest.raises(UserError, match=text):

@@ -24,6 +24,10 @@ from osiris.files import write_atomically
 FORMAT = 2
 
 
+class OtherFormat(UserError):
+    """A file of another version of osiris. It is intact: nothing may replace it."""
+
+
 class CannotWrite(UserError):
     """A file cannot be written any more; what was saved before is intact."""
 
@@ -106,6 +110,8 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     for path in (path for path in (latest, previous) if path.exists()):
         try:
             state = read_state(path)
+        except OtherFormat:
+            raise
         except UserError as error:
             damage.append(error)
             continue
@@ -133,10 +139,11 @@ def read_state(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged or not an osiris checkpoint ({reason}).") from error
     if not isinstance(record, dict) or "state" not in record or not isinstance(record.get("format"), int):
         raise UserError(f"{path} is not an osiris checkpoint.")
-    if record["format"] > FORMAT:
-        raise UserError(f"{path} was written by a newer version of osiris (format {record['format']}); update osiris.")
-    if record["format"] < FORMAT:
-        raise UserError(f"{path} was written before the first release of osiris (format {record['format']}).")
+    if record["format"] != FORMAT:
+        newer = record["format"] > FORMAT
+        text = "a newer version of osiris" if newer else "a version of osiris before its first release"
+        advice = "update osiris" if newer else "start a new run or state"
+        raise OtherFormat(f"{path} was written by {text} (format {record['format']}, not {FORMAT}): {advice}.")
     if digest(record["state"]) != record.get("digest"):
         raise UserError(f"{path} is damaged: its checksum does not match.")
     return record["state"]
