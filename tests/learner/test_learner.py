@@ -196,14 +196,14 @@ def test_damaged_files_are_skipped_and_reported(
 
 @pytest.mark.parametrize("episodes", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos: Path, tmp_path: Path) -> None:
-    """Apart from one line per episode in metrics, log and observations."""
+    """Apart from the records of each episode (metrics, log, environment, observations): measured, 5.2 kB."""
     sizes, memory, state = [], [], tmp_path / "state"
     for number in range(episodes):
         learner(state, "ft").observe(photos / WEEKS[0], name=f"day {number}", keep_tasks=1)
         sizes.append(learner(state).status()["bytes"])
         memory.append(psutil.Process().memory_info().rss)
     assert len(list((state / "checkpoints").glob("task-*"))) == len(list(state.glob("evaluation/*.safetensors"))) == 1
-    assert sizes[-1] - sizes[1] < 4000 * (episodes - 2), sizes
+    assert sizes[-1] - sizes[1] < 6000 * (episodes - 2), sizes
     if episodes > 10:
         assert memory[-1] - memory[9] < 20e6, memory
 
