@@ -76,7 +76,7 @@ def commands(report: Path) -> str:
     page = (report / "report.html").read_text(encoding="utf-8")
     lines: dict[str, list[str]] = {}
     for command in re.findall(r'<li id="run-\d+".*?<code>(.*?)</code>', page):
-        plain = re.sub(r" --(out|quiet)( [^-]\S*)?", "", unescape(command))
+        plain = re.sub(r" --(out|quiet|first-task)( [^-]\S*)?", "", unescape(command))
         seed = re.search(r"--seed (\d+)", plain)
         lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
     shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]

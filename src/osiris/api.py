@@ -33,10 +33,10 @@ def train(
     quiet: bool = True,
     **options: Any,
 ) -> Run:
-    """Train one method on one benchmark; the same call again continues an interrupted run or returns a finished one.
+    """Train one method on one benchmark; the same call again resumes an interrupted run or returns a finished one.
 
     Args:
-        method: A name (`osiris list methods`) or a composition of terms, which goes by its `name` (default: own).
+        method: A name (`osiris list methods`) or a composition of terms, identified by its `name` (default: own).
         benchmark: A name (`osiris list benchmarks`, `folder:PATH`, ...) or the result of `benchmark_from`.
         preset: Where the defaults of all options come from (`osiris list presets`). Default: `paper` on a GPU, `fast`
             on a CPU.

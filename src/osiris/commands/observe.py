@@ -15,7 +15,7 @@ from osiris.errors import UserError
 class Args:
     """Learn from one more folder of unlabelled images. The state lives in a directory between the calls.
 
-    The first call creates it. An interrupted call is continued by the same call. Earlier images are not needed again:
+    The first call creates it. To continue an interrupted call, repeat it. Earlier images are not needed again:
     the state holds the images of its memory.
 
     Examples:

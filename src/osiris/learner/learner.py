@@ -59,7 +59,7 @@ class Status(TypedDict):
 
 
 class Learner(Estimator):
-    """An encoder that learns from one episode of unlabelled images after the other.
+    """An encoder that learns from one episode of unlabelled images after another.
 
     Follows the conventions of scikit-learn: `partial_fit` is `observe`, `transform` is `embed`; works in a `Pipeline`.
     """
@@ -118,13 +118,13 @@ class Learner(Estimator):
     ) -> Learner:
         """Learn from one episode.
 
-        An interrupted call is continued by the same call.
+        To continue an interrupted call, repeat it.
 
         Args:
             images: A folder, a list of files, an array, a torch or Hugging Face data set.
             name: Of the episode. Default: that of the folder, or a number.
             quiet: Do not display progress.
-            keep_tasks: Keep the weights after the last so many episodes. Default: after all.
+            keep_tasks: Keep the weights of only this many latest episodes. Default: all.
             reference: A folder of labelled images, CLASS/image.jpg: KNN on them after every episode, also in later
                 calls. They are not learned from.
         """
