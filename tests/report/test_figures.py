@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
 import matplotlib
+import msgspec
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -165,6 +167,10 @@ def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str,
     offline = panels_of(drawn, "losses")[list(study.by_label).index("offline")]
     assert offline.get_xlabel() == "training, in lengths of a task", "its stream is shuffled"
     assert training.chance_loss(study.by_label["lump"][0]) is None, "mixed images have another loss at chance"
+    mark = run.metrics.fingerprint
+    few = msgspec.structs.replace(mark, train_images=5 * mark.tasks)
+    small = dataclasses.replace(run, metrics=msgspec.structs.replace(run.metrics, fingerprint=few))
+    assert training.chance_loss(small) == pytest.approx(math.log(2 * 5 - 1)), "tasks of five images"
     for value, stuck in ((chance, True), (0.9 * chance, False)):
         for record in run.steps_logged:
             record.terms["current"] = value

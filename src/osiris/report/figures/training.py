@@ -75,8 +75,12 @@ def _logged(run: Run, name: str) -> Points:
 
 
 def chance_loss(run: Run) -> float | None:
-    """The contrastive loss of equal embeddings, log(2N - 1) for N images; None if L_current is of another kind."""
+    """The contrastive loss of equal embeddings, log(2N - 1) for N images; None if L_current is of another kind.
+
+    A task smaller than a batch is one batch; the files of a run have only the mean number of images per task."""
     batch = run.config.get("learning.batch_size")
+    if isinstance(batch, int) and run.continual:
+        batch = min(batch, run.metrics.fingerprint.train_images // run.metrics.fingerprint.tasks)
     terms = run.composition.current if run.composition else ()
     contrastive = any(isinstance(term, Contrast) and term.batch == "X" for term in terms)
     return math.log(2 * batch - 1) if contrastive and isinstance(batch, int) and batch > 1 else None
