@@ -32,8 +32,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
 def learner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Learner:
-    options = FAMILIES[request.param] | {"image_size": 16, "memory_size": 8, "epochs": 1, "batch_size": 8}
-    learner = Learner(tmp_path_factory.mktemp("run") / request.param, "osiris-r", "smoke", **options)
+    options: dict[str, Any] = {"image_size": 16, "memory_size": 8, "epochs": 1, "batch_size": 8}
+    folder = tmp_path_factory.mktemp("run") / request.param
+    learner = Learner(folder, "osiris-r", "smoke", **FAMILIES[request.param], **options)
     return learner.observe(pictures(4, seed=1)[0], name="a | name")
 
 
