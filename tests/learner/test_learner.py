@@ -222,7 +222,7 @@ def test_states_of_other_versions_are_refused(observed: Path, photos: Path, tmp_
 def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed: Path) -> None:
     with pytest.raises(UserError, match=r"method\.method is 'osiris-d' there and 'ft' here"):
         learner(observed, "ft").observe(photos / WEEKS[0])
-    with pytest.raises(UserError, match="observe some images first"):
+    with pytest.raises(UserError, match="give the directory of a state or run"):
         Learner(photos / "nothing").embed(photos / WEEKS[0])
 
 
