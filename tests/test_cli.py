@@ -218,7 +218,13 @@ def test_an_unwritable_directory(tmp_path, capsys):
 
 @pytest.mark.real_data
 @pytest.mark.parametrize(
-    "benchmark", ["split-cifar100-5", "split-cifar100-20", "structured-cifar100", "structured-tiny-imagenet"]
+    "benchmark",
+    [
+        pytest.param("split-cifar100-5", marks=pytest.mark.slow),
+        "split-cifar100-20",
+        "structured-cifar100",
+        pytest.param("structured-tiny-imagenet", marks=pytest.mark.slow),
+    ],
 )
 def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
     out = tmp_path / "run"

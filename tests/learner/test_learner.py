@@ -131,7 +131,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     server.close()
 
 
-@pytest.mark.parametrize("moments", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moments", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, server: ForkServer) -> None:
     """SIGKILL at random moments of the second episode, until the command has ended; then the same command again."""
     first, output, counted = tmp_path / "first", tmp_path / "output", tmp_path / "counted"
