@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tiny_runs import write_arrays
+
 torch.set_num_threads(1)
 
 
@@ -24,6 +26,12 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     else:
         os.environ["OSIRIS_CACHE"] = before
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three tasks of tiny images in a file, on which a run takes a second: the benchmark's name."""
+    return write_arrays(tmp_path_factory.mktemp("arrays") / "tiny.npz")
 
 
 @pytest.fixture(scope="session")

@@ -15,19 +15,14 @@ from osiris.evaluation.runs import load_runs
 from osiris.report.comparison import main_table
 from osiris.report.studies import studies
 from osiris.report.tables import Number
-from tiny_runs import arguments, write_arrays
+from tiny_runs import arguments
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_arrays(tmp_path_factory.mktemp("data") / "tiny.npz")
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, data: str) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, arrays: str) -> Path:
     """A finished run of three tasks; its encoder has a stem of stride 2."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    assert main(arguments(data, out)) == 0
+    assert main(arguments(arrays, out)) == 0
     return out
 
 
@@ -35,10 +30,10 @@ def scores(out: Path, name: str) -> dict:
     return json.loads((out / f"{name}.json").read_text())
 
 
-def test_the_run_gives_the_defaults_wherever_it_stands(run: Path, data: str) -> None:
+def test_the_run_gives_the_defaults_wherever_it_stands(run: Path, arrays: str) -> None:
     for argv in ([str(run), "--k", "5"], ["--k", "5", str(run)]):
         args = parse(argv)
-        assert (args.data.benchmark, args.protocol.k, args.threads) == (data, 5, 1)
+        assert (args.data.benchmark, args.protocol.k, args.threads) == (arrays, 5, 1)
 
 
 def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path: Path, capsys) -> None:
@@ -57,8 +52,8 @@ def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_baselines(name: str, data: str, tmp_path: Path, capsys) -> None:
-    assert main(["evaluate", "--baseline", name, "--benchmark", data, "--k", "3", "--out", str(tmp_path)]) == 0
+def test_baselines(name: str, arrays: str, tmp_path: Path, capsys) -> None:
+    assert main(["evaluate", "--baseline", name, "--benchmark", arrays, "--k", "3", "--out", str(tmp_path)]) == 0
     accuracy = scores(tmp_path, name)["protocols"]["class-agnostic"]["accuracy"]
     assert sum(accuracy) / 3 > 30  # six classes that differ in colour
     assert name in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""One fork server, one data file and one uninterrupted run of each method for the whole session."""
+"""One fork server and one uninterrupted run of each method for the whole session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fork_server import ForkServer
 from pool import Pool
-from tiny_runs import arguments, write_arrays
+from tiny_runs import arguments
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +19,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
         server = ForkServer()
     yield server
     server.close()
-
-
-@pytest.fixture(scope="session")
-def arrays(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The benchmark's name for the command line."""
-    return write_arrays(tmp_path_factory.mktemp("arrays") / "tiny.npz")
 
 
 @pytest.fixture(scope="session")
