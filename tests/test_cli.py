@@ -8,13 +8,16 @@ import re
 import subprocess
 import sys
 import textwrap
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from osiris.cli import COMMANDS, main
 from osiris.commands import train as train_command
+from osiris.evaluation.published import benchmarks
 from osiris.framework.methods import ZOO
+from quick import quick
 from tiny_runs import arguments
 
 SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--quiet"]
@@ -71,16 +74,11 @@ def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, ca
     assert re.search(r"encoder family +resnet +resnet +fast", first) and re.search(r"norm +gn +gn +-", first)
 
 
-QUICK = ("osiris-d", "offline")
+NAMES = (*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space")
+OBJECTIVES = ("dcl", "barlow", "vicreg", "byol", "simsiam", "mocov2+", "mocov3", "swav")
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in (*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space")
-    ],
-)
+@pytest.mark.parametrize("method", quick(("osiris-d", "offline"), NAMES))
 def test_every_method_trains_over_all_tasks_and_reports(method, tmp_path, capsys):
     assert main(["train", *SMOKE, "--method", method, "--out", str(tmp_path / "run")]) == 0
     entry = metrics(tmp_path / "run")["protocols"]["class-agnostic"]
@@ -90,12 +88,7 @@ def test_every_method_trains_over_all_tasks_and_reports(method, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("method", "objective"),
-    [
-        pytest.param(method, objective, marks=() if (method, objective) == ("cassle", "swav") else pytest.mark.slow)
-        for method in ("ft", "er", "cassle", "osiris-d")
-        for objective in ("dcl", "barlow", "vicreg", "byol", "simsiam", "mocov2+", "mocov3", "swav")
-    ],
+    ("method", "objective"), quick({("cassle", "swav")}, product(("ft", "er", "cassle", "osiris-d"), OBJECTIVES))
 )
 def test_every_objective_trains(method, objective, arrays, tmp_path):
     assert main(arguments(arrays, tmp_path / "run", method, "--objective", objective)) == 0
@@ -200,15 +193,7 @@ def test_a_directory_with_other_files_and_an_unwritable_one_are_refused(tmp_path
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize(
-    "benchmark",
-    [
-        pytest.param("split-cifar100-5", marks=pytest.mark.slow),
-        pytest.param("split-cifar100-20", marks=pytest.mark.slow),
-        "structured-cifar100",
-        pytest.param("structured-tiny-imagenet", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("benchmark", quick({"structured-cifar100"}, benchmarks()))
 def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
     out = tmp_path / "run"
     assert main(["train", "--benchmark", benchmark, "--preset", "smoke", "--quiet", "--out", str(out)]) == 0

@@ -16,6 +16,7 @@ from osiris.framework.methods import ABLATIONS, READINGS, ZOO, Method, find_meth
 from osiris.framework.terms import Mixed
 from osiris.training.checkpoint import digest
 from osiris.training.engine import Engine
+from quick import quick
 from tiny import Situation, situation, tiny_engine, train
 
 CONTINUAL = [name for name, method in ZOO.items() if method.stream == "continual"]
@@ -157,7 +158,13 @@ def ft_in_task_2() -> dict[str, Tensor]:
     return encoder_and_g(engine)
 
 
-@pytest.mark.parametrize("name", [*CONTINUAL, "osiris-d/shared-space", "er+/plus-replay"])
+@pytest.mark.parametrize(
+    "name",
+    quick(
+        ("er", "der", "lump", "ewc", "cassle", "pocon", "osiris-d", "pfr", "pnr", "cromo", "minred", "cla-r", "cla-b"),
+        [*CONTINUAL, "osiris-d/shared-space", "er+/plus-replay"],
+    ),
+)
 def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Tensor], tmp_path) -> None:
     """In the middle of the second task: Fisher, anchors, frozen copies, experts, embeddings, predictor, momentum."""
     method = resolve(MethodConfig(method=name, pocon_interval=2))  # presets set it for every method

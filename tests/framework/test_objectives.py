@@ -25,6 +25,7 @@ from osiris.framework.terms import CrossMix
 from osiris.framework.tracing import trace
 from osiris.training.checkpoint import digest
 from osiris.training.loop import Training
+from quick import quick
 from tiny import Situation, situation, tiny_engine, train
 
 SMALL = {"mocov2+": "mocov2+(queue_size=5)", "swav": "swav(clusters=7)"}
@@ -67,7 +68,10 @@ def expected(case: Situation, method: str, objective: str) -> dict[str, tuple[fl
     return parts
 
 
-@pytest.mark.parametrize(("objective", "method"), PAIRS)
+@pytest.mark.parametrize(
+    ("objective", "method"),
+    quick([pair for pair in PAIRS if pair[0] in ("ntxent", "barlow") or pair[1] in ("er", "cassle", "pnr")], PAIRS),
+)
 def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) -> None:
     kind = kind_of(objective)
     if method == "pnr" and not (kind.contrastive or kind.repulsion):
@@ -101,7 +105,7 @@ def test_the_table_of_the_documentation_says_which_pairs_are_refused() -> None:
                     composed(method, objective)
 
 
-@pytest.mark.parametrize("objective", ["ntxent", "dcl", "barlow", "byol"])
+@pytest.mark.parametrize("objective", quick(("ntxent", "byol"), ("ntxent", "dcl", "barlow", "byol")))
 def test_cromo_equals_the_naive_computation(objective: str) -> None:
     """With three images of Y for four of X."""
     case = situation(composed("cromo", objective))
@@ -114,8 +118,16 @@ def test_cromo_equals_the_naive_computation(objective: str) -> None:
     compare_parts(case, lambda: reference.cromo(term.mixture, nu))
 
 
-@pytest.mark.parametrize("objective", ["ntxent", "barlow", "byol", "mocov2+(queue_size=5)"])
-@pytest.mark.parametrize("method", ["cla-e", "cla-r", "cla-b", "minred"])
+ONLINE = ["cla-e", "cla-r", "cla-b", "minred"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "method"),
+    quick(
+        {*(("ntxent", method) for method in ONLINE), ("byol", "cla-r"), ("mocov2+(queue_size=5)", "minred")},
+        product(["ntxent", "barlow", "byol", "mocov2+(queue_size=5)"], ONLINE),
+    ),
+)
 def test_online_methods_equal_the_naive_computation(objective: str, method: str) -> None:
     case = situation(composed(method, objective))
     names = {"cla-b": ("X",), "minred": ("Y",)}.get(method, ("X", "Y"))
@@ -267,7 +279,7 @@ def test_an_objective_is_recorded_and_named() -> None:
 @pytest.mark.parametrize("objective", PLAIN)
 def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
     states = []
-    for method in ("ft", "osiris-d", "pfr", "pocon"):
+    for method in ("ft", "osiris-d", "pocon"):
         engine, stretch = tiny_engine(composed(method, objective), epochs=1)
         results = train(engine, stretch[:1])
         assert all(bool(result.finite) for result in results)
@@ -276,8 +288,13 @@ def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
     assert len(set(states)) == 1
 
 
-@pytest.mark.parametrize("method", ["er", "osiris-d", "pocon", "ewc"])
-@pytest.mark.parametrize("objective", PLAIN[1:])
+@pytest.mark.parametrize(
+    ("objective", "method"),
+    quick(
+        {*((objective, "er") for objective in PLAIN), ("byol", "pocon"), ("barlow", "ewc")},
+        product(PLAIN, ("er", "osiris-d", "pocon", "ewc")),
+    ),
+)
 def test_state_goes_through_save_and_load(objective: str, method: str, tmp_path) -> None:
     engine, stretch = tiny_engine(composed(method, objective), epochs=1, learning_rate=0.01)
     train(engine, stretch[:2])

@@ -15,6 +15,7 @@ from osiris.sweep.sharing import first_task_files, remove_unneeded
 from osiris.training import loop
 from osiris.training.config import Config
 from osiris.training.first_task import identity
+from quick import quick
 from tiny_runs import assert_same_run, benchmark, config, log, with_learning
 
 OWN = {"ft", "offline", "d1-only", "der", "cromo", "minred", "cla-e", "cla-r", "cla-b"}
@@ -37,7 +38,7 @@ def donated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "first.pt"
 
 
-@pytest.mark.parametrize("method", SHARED)
+@pytest.mark.parametrize("method", quick(("cassle", "ewc", "lump", "osiris-d", "pocon"), SHARED))
 def test_every_method_continues_from_the_first_task_of_ft(
     method: str, donated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,10 +51,13 @@ def everything(engine: Engine) -> dict[str, Tensor]:
     return {key: value for key, value in values.items() if "num_batches_tracked" not in key}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("step", [0, 2])
-@pytest.mark.parametrize("norm", ["gn", "bn"])
-@pytest.mark.parametrize("optimiser", ["sgd", "lars", "adamw", "muon"])
+@pytest.mark.parametrize(
+    ("optimiser", "norm", "step", "value"),
+    [
+        *[("sgd", "gn", 0, math.nan), ("sgd", "bn", 2, math.inf), ("lars", "gn", 2, math.nan)],
+        *[("adamw", "bn", 0, math.inf), ("adamw", "gn", 2, math.nan), ("muon", "gn", 2, math.inf)],
+    ],
+)
 def test_a_bad_step_changes_nothing(optimiser: str, norm: str, step: int, value: float, bad_at: BadAt) -> None:
     """Neither parameters nor momentum nor running statistics, be it the first step or a later one; then it goes on."""
     bad_at(Contrast, 0, step, value)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fork_server import ForkServer
+from quick import quick
 from tiny_runs import arguments, assert_same_run, log
 
 METHODS = ("osiris-d", "der", "ewc", "pocon", "lump")
@@ -19,25 +20,12 @@ KILLED = -signal.SIGKILL
 
 
 ALWAYS, STAGES = ("--save-every", "0"), ("--evaluate-every", "4")
-QUICK = {
-    ("osiris-d", ALWAYS),
-    ("osiris-d", STAGES),
-    ("der", STAGES),
-    ("ewc", ALWAYS),
-    ("pocon", ALWAYS),
-    ("lump", STAGES),
-}
+PAIRS = [(method, more) for method in METHODS for more in (ALWAYS, STAGES)]
 
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [
-        pytest.param(
-            method, more, marks=() if (method, more) in QUICK else pytest.mark.slow, id=f"{method}-{more[0][2:]}"
-        )
-        for method in METHODS
-        for more in (ALWAYS, STAGES)
-    ],
+    quick({("osiris-d", ALWAYS), ("der", STAGES), ("ewc", ALWAYS), ("pocon", ALWAYS)}, PAIRS),
 )
 def test_killed_again_and_again(
     method: str,

@@ -13,6 +13,7 @@ from osiris import processes
 from osiris.errors import Stopped
 from pool import Failed, Pool
 from process_jobs import CASES
+from quick import quick
 from tiny_runs import log
 
 
@@ -22,19 +23,16 @@ def relative(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm() / other.norm().clamp(min=1e-300)) if not torch.equal(one, other) else 0.0
 
 
-QUICK = {(name, "gn") for name in CASES} | {(name, "bn") for name in ("osiris-d", "der", "ewc", "lump", "predictor-bn")}
-LATER = {"pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"} | {name for name in CASES if "moco" in name}
-"""In float32 and with BatchNorm they are slow tests: float64 says the same."""
-PAIRS = [(name, norm) for name in CASES for norm in ("gn", "bn")]
-
-
-@pytest.mark.parametrize(
-    ("name", "norm"),
-    [
-        pytest.param(name, norm, marks=pytest.mark.slow if name in LATER and norm == "bn" else ())
-        for name, norm in PAIRS
-    ],
+DISTINCT = (
+    *("osiris-d", "der", "ewc", "lump", "er+/plus-current", "pocon", "pnr", "cromo", "minred", "cla-r", "cla-b"),
+    *("predictor-bn", "mixed-match", "er-byol", "cassle-barlow", "osiris-d-vicreg", "er-mocov2+", "cassle-swav"),
 )
+"""Methods whose terms, objectives or memory gather something else from the processes."""
+PAIRS = [(name, norm) for name in CASES for norm in ("gn", "bn")]
+BATCH_NORM = {(name, "bn") for name in ("osiris-d", "ewc", "lump", "predictor-bn")}
+
+
+@pytest.mark.parametrize(("name", "norm"), quick({(name, "gn") for name in DISTINCT} | BATCH_NORM, PAIRS))
 def test_gradients_of_two_processes_are_those_of_one(name: str, norm: str, pool: Pool) -> None:
     """In float64, at every step of three tasks, of every parameter; at the end every buffer, such as the Fisher."""
     alone = process_jobs.gradients(CASES[name], norm)
@@ -49,11 +47,7 @@ def test_gradients_of_two_processes_are_those_of_one(name: str, norm: str, pool:
 
 
 @pytest.mark.parametrize(
-    ("name", "norm"),
-    [
-        pytest.param(name, norm, marks=() if (name, norm) in QUICK and name not in LATER else pytest.mark.slow)
-        for name, norm in PAIRS
-    ],
+    ("name", "norm"), quick({("osiris-d", "gn"), ("osiris-d", "bn"), ("ewc", "gn"), ("cassle-barlow", "gn")}, PAIRS)
 )
 def test_parameters_agree_after_twenty_steps(name: str, norm: str, pool: Pool) -> None:
     """In float32, with batches that do not split evenly: 1e-5 of the norm of f, g, h and what terms train."""
