@@ -202,16 +202,17 @@ def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
 
 
 def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, monkeypatch, capsys):
-    from PIL import Image
-
     from osiris.commands.train import parse
 
     (tmp_path / "week").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "week" / "a.png")
-    assert parse(["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]).config.preset == "fast-long"
-    assert "no --preset given: fast-long, because 1 images on a CPU" in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr("osiris.training.presets.FEW_IMAGES", 1)
-    assert parse(["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]).config.preset == "fast"
+    for number in range(200):
+        (tmp_path / "week" / f"{number}.png").touch()
+    typed = ["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]
+    learning = parse(typed).config.learning
+    assert (learning.memory_size, learning.batch_size, learning.epochs) == (50, 46, 23)
+    told = "fast, because there is no GPU: 23 epochs, batches of 46, a memory of 50 images."
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert parse([*typed, "--memory-size", "300"]).config.learning.memory_size == 300
     assert parse(["--device", "cpu", "--preset", "smoke"]).config.preset == "smoke"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)

@@ -51,10 +51,11 @@ def train(
         The finished run: `run.metrics["class-agnostic"].A`, `run.encoder()`, `run.embed(images)`.
     """
     from osiris.commands.train import default_out
+    from osiris.data.names import is_known
     from osiris.models.external import encoder_name
     from osiris.training.config import with_options
     from osiris.training.loop import train as train_config
-    from osiris.training.presets import choose_preset
+    from osiris.training.presets import choose_preset, for_episodes
     from osiris.training.presets import preset as preset_config
 
     names: dict[str, Any] = {
@@ -62,11 +63,14 @@ def train(
         "benchmark": benchmark if isinstance(benchmark, str) else benchmark.name,
     }
     if preset is None:
-        preset, _ = choose_preset(names["benchmark"], options.get("device", "auto"))
+        preset, _ = choose_preset(options.get("device", "auto"))
     name = None if encoder is None else encoder_name(encoder)
     if not isinstance(benchmark, str):
         names["image_size"] = None  # its images have a size already
-    defaults = preset_config(preset, names["benchmark"], name, options.get("objective"))
+    own = not isinstance(benchmark, str) and not is_known(benchmark.name)
+    defaults = preset_config(preset, "folder:" if own else names["benchmark"], name, options.get("objective"))
+    if not isinstance(benchmark, str) and own:
+        defaults = for_episodes(defaults, len(benchmark.training_indices(0)))
     config = with_options(defaults, names | options | {"seed": seed})
     folder = Path(out) if out is not None else default_out(config)
     own_method = None if isinstance(method, str) else replace(method, name=names["method"])

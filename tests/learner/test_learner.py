@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import shutil
 import signal
@@ -143,9 +145,11 @@ def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, serve
 
     shutil.copytree(first, tmp_path / "whole")
     assert observe(tmp_path / "whole", "doomed", death=None, counted=str(counted)) == 0
+    cache = Path(os.environ["OSIRIS_CACHE"])
     for death in random.Random(moments).sample(range(1, int(counted.read_text()) + 1), moments):
         state = tmp_path / f"killed-{death}"
         shutil.copytree(first, state)
+        shutil.rmtree(cache)  # so that the images are decoded as in the run whose moments were counted
         assert observe(state, "doomed", death=death) == -signal.SIGKILL
         assert learner(state).status()["episodes"][0] == (WEEKS[0], 20) and learner(state).embed(photos).shape[0] == 46
         assert observe(state, "command") == 0, output.read_text()
@@ -197,13 +201,16 @@ def test_damaged_files_are_skipped_and_reported(
 @pytest.mark.parametrize("episodes", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos: Path, tmp_path: Path) -> None:
     """Apart from the records of each episode (metrics, log, environment, observations): measured, 5.2 kB."""
-    sizes, memory, state = [], [], tmp_path / "state"
+    sizes, memory, tensors, state = [], [], [], tmp_path / "state"
     for number in range(episodes):
         learner(state, "ft").observe(photos / WEEKS[0], name=f"day {number}", keep_tasks=1)
         sizes.append(learner(state).status()["bytes"])
         memory.append(psutil.Process().memory_info().rss)
+        gc.collect()
+        tensors.append(sum(isinstance(one, torch.nn.Parameter) for one in gc.get_objects()))
     assert len(list((state / "checkpoints").glob("task-*"))) == len(list(state.glob("evaluation/*.safetensors"))) == 1
     assert sizes[-1] - sizes[1] < 6000 * (episodes - 2), sizes
+    assert tensors[-1] == tensors[1], "the networks of earlier episodes are freed"
     if episodes > 10:
         assert memory[-1] - memory[9] < 20e6, memory
 

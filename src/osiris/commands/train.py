@@ -19,14 +19,14 @@ from osiris.console import notice
 from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
 from osiris.training.config import Config
-from osiris.training.presets import choose_preset, preset, with_encoder
+from osiris.training.presets import choose_preset, describe, own_data, preset, with_encoder
 
 
 @dataclass(frozen=True)
 class Args:
     """Train one method on one benchmark. The preset sets the default of every option.
 
-    Without --preset: `paper` on a GPU, `fast` on a CPU (`fast-long` for a folder of fewer than 2,000 images).
+    Without --preset: `paper` on a GPU, `fast` on a CPU.
 
     Examples:
       osiris train --method osiris-d --benchmark tinyworld --preset fast --seed 0 --out runs/x
@@ -94,7 +94,7 @@ def parse(argv: list[str]) -> Args:
         if name is None and {"-h", "--help"} & set(rest):
             name = "fast"
         elif name is None:
-            name, reason = choose_preset(known.benchmark, known.device)
+            name, reason = choose_preset(known.device)
         base, out = preset(name, known.benchmark, known.encoder, known.objective), None
     if known.benchmark is not None:
         rest += ["--benchmark", known.benchmark]
@@ -104,7 +104,8 @@ def parse(argv: list[str]) -> Args:
         rest += ["--device", known.device]
     args = parse_arguments(Args, rest, "train", Args(base, out, resume=known.resume, config_file=known.config))
     if reason and not args.quiet:
-        notice(f"no --preset given: {base.preset}, because {reason}.")
+        chosen = describe(args.config) if own_data(args.config.data.benchmark) else ""
+        notice(f"no --preset given: {base.preset}, because {reason}{chosen}.")
     return args
 
 

@@ -117,6 +117,17 @@ def folder_source(folder: Path, by_class: bool = False, test: Path | None = None
     return make_source(name, rows(listings["train"]), test_rows, notices=notices)
 
 
+def first_episode_size(folder: Path) -> int | None:
+    """Image files of the first episode in `folder`. None if there are none."""
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        return None
+    listing = Listing(_splits(folder, [])["train"])
+    _leave_out_loose(listing)
+    counts = Counter(parts[0] if len(parts) > 1 else "" for parts in listing.files)
+    return next(iter(counts.values()), None)
+
+
 def path_rows(
     paths: Sequence[Path], labels: Values | None = None, episodes: Values | None = None, folder: Path | None = None
 ) -> Rows:

@@ -129,3 +129,11 @@ def parse_name(name: str) -> BenchmarkName:
     if task_count is not None and ("/" in place or Path(place).exists()):  # OWNER/NAME on the hub, or a local path
         return BenchmarkName(name, "dataset", place, task_count)
     raise unknown("benchmark", name, [*BENCHMARKS, *PATTERNS])
+
+
+def is_known(name: str) -> bool:
+    """Whether a benchmark is built in or one of the paper's, and not made of a user's own images."""
+    try:
+        return parse_name(name).kind == "known"
+    except UserError:
+        return False

@@ -13,6 +13,7 @@ from torch import Tensor
 from osiris.console import notice
 from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.benchmarks import episode_from
+from osiris.data.folder import Listing
 from osiris.errors import UserError
 from osiris.training.config import Config
 from osiris.training.loop import Extension
@@ -47,6 +48,14 @@ def memory_of(state: dict[str, Any]) -> dict[str, Any]:
     model = state["engine"]["model"]
     task = model["memory.task"]
     return {"images": model["memory.images"], "task": task, "filled": int((task >= 0).sum())}
+
+
+def episode_size(images: Any) -> int | None:
+    """How many images `Learner.observe` was given; damaged ones count too. None if that is not known."""
+    if isinstance(images, str | Path):
+        path = Path(images).expanduser()
+        return (len(Listing(path).files) or None) if path.is_dir() else 1
+    return len(images) if hasattr(images, "__len__") else None
 
 
 def extension(state: dict[str, Any] | None, config: Config, images: Any, name: str | None) -> Extension:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from osiris.console import notice
 from osiris.data.benchmarks import episode_from
 from osiris.data.folder import Listing
 from osiris.errors import UserError
@@ -25,7 +26,7 @@ from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
 from osiris.evaluation.observations import Observations, read_observations
 from osiris.evaluation.runs import Run, weight_files
-from osiris.learner.episode import extension, memory_of
+from osiris.learner.episode import episode_size, extension, memory_of
 from osiris.learner.estimator import Estimator
 from osiris.learner.measure import measure
 from osiris.models.external import EncoderSource, encoder_name
@@ -33,7 +34,7 @@ from osiris.training import checkpoint
 from osiris.training.config import Config, with_options
 from osiris.training.devices import choose_device
 from osiris.training.loop import EPISODES, Extension, train
-from osiris.training.presets import preset, with_encoder
+from osiris.training.presets import describe, for_episodes, preset, with_encoder
 from osiris.training.run_directory import RunDirectory, read_config
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Learner(Estimator):
     @property
     def config(self) -> Config:
         """That of the state, or of the preset, with the options of this learner."""
+        return self._configure()
+
+    def _configure(self, images: Any = None) -> Config:
+        """`images`: the first episode, whose size decides about the memory and the epochs of a new state."""
         given = {"method": self.method, "seed": self.seed}
         options = {name: value for name, value in given.items() if value is not None} | self.options
         name = self._encoder_name
@@ -106,7 +111,7 @@ class Learner(Estimator):
             config = read_config(self.folder)
             return with_options(config if name is None else with_encoder(config, name), options)
         config = preset(self.preset or "fast", "folder:", name, self.options.get("objective"))
-        return with_options(config, {"benchmark": EPISODES} | options)
+        return with_options(for_episodes(config, episode_size(images)), {"benchmark": EPISODES} | options)
 
     def observe(
         self,
@@ -128,7 +133,9 @@ class Learner(Estimator):
             reference: A folder of labelled images, CLASS/image.jpg: KNN on them after every episode, also in later
                 calls. They are not learned from.
         """
-        config = self.config
+        config = self._configure(images)
+        if not quiet and not (self.folder / "config.json").exists():
+            notice(f"a new state, preset {config.preset}{describe(config)}.")
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
 

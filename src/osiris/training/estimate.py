@@ -86,8 +86,8 @@ def _saved_bytes(engine: Engine, run: Callable[[], object]) -> int:
 
     def pack(tensor: Tensor) -> Tensor:
         sizes.setdefault(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
-        alive.append(tensor)
-        return tensor
+        alive.append(tensor.detach())  # an output that its own node keeps is a cycle, which is never freed
+        return alive[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = run()

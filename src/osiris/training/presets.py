@@ -6,6 +6,7 @@ hour; `smoke` is for tests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,23 +107,42 @@ PRESETS: dict[str, Callable[[str], Config]] = {
 }
 
 
-FEW_IMAGES = 2000
-"""With fewer images than this, the epochs and the encoder of `fast-long` take minutes as well."""
-
-
-def choose_preset(benchmark: str, device: str = "auto") -> tuple[str, str]:
-    """The preset of a run that names none, and why: `paper` needs a GPU; on a CPU the number of images decides."""
+def choose_preset(device: str = "auto") -> tuple[str, str]:
+    """The preset of a run that names none, and why."""
     from osiris.training.devices import choose_device
 
-    if choose_device(device).type != "cpu":
-        return "paper", "there is a GPU"
-    if benchmark.startswith("folder:"):
-        from osiris.data.folder import Listing
+    return ("fast", "there is no GPU") if choose_device(device).type == "cpu" else ("paper", "there is a GPU")
 
-        count = len(Listing(Path(benchmark.removeprefix("folder:"))).files)
-        if count < FEW_IMAGES:
-            return "fast-long", f"{count} images on a CPU"
-    return "fast", "there is no GPU"
+
+FEWEST_SLOTS = 36
+"""The smallest memory that a preset chooses: room for a batch of 32 images and the three that may join it."""
+FEWEST_STEPS = 100
+"""Steps for which `fast` and `fast-long` learn from an episode, however few images it has."""
+
+
+def for_episodes(config: Config, images: int | None) -> Config:
+    """A preset for episodes of this many images (None: not known yet).
+
+    The memory holds at most a quarter of an episode, and a batch fits into it: a memory of all images would be the same
+    as keeping them, and their copies in it would be each other's negatives. The fast presets learn from small episodes
+    for more epochs.
+    """
+    if images is None:
+        return config
+    learning = config.learning
+    memory = min(learning.memory_size, max(FEWEST_SLOTS, images // 4))
+    batch = min(learning.batch_size, memory - 4)
+    learning = replace(learning, memory_size=memory, batch_size=batch)
+    if config.preset.startswith("fast"):
+        epochs = max(learning.epochs, math.ceil(FEWEST_STEPS * batch / images))
+        learning = replace(learning, epochs=epochs, warmup_epochs=0.1 * epochs)
+    return replace(config, learning=learning)
+
+
+def describe(config: Config) -> str:
+    """What was chosen for own images."""
+    learning = config.learning
+    return f": {learning.epochs} epochs, batches of {learning.batch_size}, a memory of {learning.memory_size} images"
 
 
 SLOWER = {"barlow", "vicreg", "byol", "simsiam", "mocov3", "swav"}
@@ -134,6 +154,10 @@ def preset(name: str, benchmark: str, encoder: str | None = None, objective: str
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     config = PRESETS[name](benchmark)
+    if benchmark.startswith("folder:"):
+        from osiris.data.folder import first_episode_size
+
+        config = for_episodes(config, first_episode_size(Path(benchmark.removeprefix("folder:"))))
     config = config if encoder is None else _suited(with_encoder(config, encoder))
     if config.learning.optimiser == "muon" and (objective or "").split("(")[0] in SLOWER:
         rate = round(0.3 * config.learning.learning_rate, 6)
