@@ -27,7 +27,7 @@ from osiris.framework.cost import total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method
 from osiris.framework.table1 import COLUMNS, Facts, facts, group_of
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.report.comparison import published_ablation_table
+from osiris.report.comparison import published_table
 from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
 FOLDER = Path(__file__).parent / "methods"
@@ -133,7 +133,7 @@ def table(kind: str) -> str:
 
 
 def ablation(protocol: str) -> str:
-    return published_ablation_table(protocol).markdown().strip()
+    return published_table("", protocol, "ablation").markdown().strip()
 
 
 def ours(name: str) -> str:

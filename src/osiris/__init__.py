@@ -11,6 +11,8 @@ Names are imported when they are first used, so that `import osiris` does not wa
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -28,26 +30,24 @@ if TYPE_CHECKING:
     from osiris.sweep.runner import sweep
 
 _HOME = {
-    "Benchmark": "data.benchmark",
-    "Learner": "learner",
-    "Method": "framework.methods",
-    "Run": "evaluation.runs",
-    "UserError": "errors",
-    "benchmark_from": "data.benchmarks",
-    "compare": "api",
-    "load_run": "api",
-    "load_runs": "evaluation.runs",
-    "register_encoder": "models.external",
-    "train": "api",
+    "Benchmark": "osiris.data.benchmark",
+    "Learner": "osiris.learner",
+    "Method": "osiris.framework.methods",
+    "Run": "osiris.evaluation.runs",
+    "UserError": "osiris.errors",
+    "benchmark_from": "osiris.data.benchmarks",
+    "compare": "osiris.api",
+    "load_run": "osiris.api",
+    "load_runs": "osiris.evaluation.runs",
+    "losses": "osiris.framework",
+    "methods": "osiris.framework",
+    "register_encoder": "osiris.models.external",
+    "report": "osiris",
+    "sweep": "osiris",
+    "terms": "osiris.framework",
+    "train": "osiris.api",
 }
-"""Where a class or function is defined."""
-_MODULES = {
-    "losses": "framework.losses",
-    "methods": "framework.methods",
-    "report": "report",
-    "sweep": "sweep",
-    "terms": "framework.terms",
-}
+"""Name -> the module that defines it, or the package whose module it is."""
 
 __all__ = [
     "Benchmark",
@@ -70,15 +70,21 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = import_module(f"osiris.{_MODULES[name]}")
-    elif name in _HOME:
-        value = getattr(import_module(f"osiris.{_HOME[name]}"), name)
-    else:
+    if name not in _HOME:
         raise AttributeError(f"module 'osiris' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    home = import_module(_HOME[name])
+    is_module = hasattr(home, "__path__") and find_spec(f"{home.__name__}.{name}") is not None
+    globals()[name] = import_module(f"{home.__name__}.{name}") if is_module else getattr(home, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class CallablePackage(ModuleType):
+    """`osiris.report` and `osiris.sweep` are packages and functions: calling the package calls the function."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        home = {"osiris.report": "osiris.api", "osiris.sweep": "osiris.sweep.runner"}[self.__name__]
+        return getattr(import_module(home), self.__name__.removeprefix("osiris."))(*arguments, **options)

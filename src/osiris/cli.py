@@ -85,7 +85,7 @@ def dispatch(name: str, argv: list[str]) -> int:
     module = importlib.import_module(f"osiris.commands.{name}")
     if hasattr(module, "parse"):
         return module.run(module.parse(argv))
-    from osiris.commands.arguments import parse_arguments
+    from osiris.commands import parse_arguments
 
     return module.run(parse_arguments(module.Args, argv, name))
 

@@ -49,9 +49,9 @@ def test_the_config_of_a_run_is_that_of_its_command(settings: dict[str, str]):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"memory": ("40",)}, "unknown setting 'memory'. Did you mean 'memory_size'"),
-        ({"memory_size": ("many",)}, "memory_size=many"),
-        ({"norm": ("in",)}, "norm=in"),
+        ({"memory": ("40",)}, "unknown option 'memory'. Did you mean 'memory_size'"),
+        ({"memory_size": ("many",)}, "memory_size: Expected `int`"),
+        ({"norm": ("in",)}, "norm: Invalid"),
         ({"epochs": ("0",)}, "out of range"),
     ],
 )
@@ -121,9 +121,9 @@ def test_the_cost_of_the_papers_ft_by_hand(own_cache):
     sizes = plan.sizes_of(run.config)
     assert sizes is not None and sizes == plan.Sizes([10_000] * 5, 50_000, 10_000, 32)
     costs = plan.Costs()
-    assert costs._passes(run.config, sizes) == 50_000 * 200 * 2 * 3
+    assert costs.training_passes(run.config, sizes) == 50_000 * 200 * 2 * 3
     assert plan.evaluation_passes(run.config, sizes, 5) == 5 * 60_000
-    assert costs._passes(run.config, sizes, first_task=False) == 40_000 * 200 * 2 * 3, "taken from another run"
+    assert costs.training_passes(run.config, sizes, first_task=False) == 40_000 * 200 * 2 * 3, "taken from another run"
     tiny = plan.sizes_of(GridRun("ft", "structured-tiny-imagenet", 0, "paper").config)
     assert tiny is not None and tiny.train_per_task == [10_000] * 10 and tiny.side == 64
     assert plan.sizes_of(GridRun("ft", "folder:photos", 0, "fast").config) is None
@@ -133,7 +133,7 @@ def test_speed_is_measured_in_processor_time(own_cache, monkeypatch: pytest.Monk
     """The clock on the wall would count the work of other programs."""
     monkeypatch.setattr(plan.time, "perf_counter", lambda: pytest.fail("wall time"))
     monkeypatch.setattr("osiris.training.devices.choose_device", lambda name: torch.device("cpu"))
-    assert plan._speed(GridRun("ft", "tinyworld", 0, "smoke").config, 16) > 0
+    assert plan.speed(GridRun("ft", "tinyworld", 0, "smoke").config, 16) > 0
 
 
 def test_the_grid_of_the_published_results_can_start():

@@ -11,7 +11,6 @@ from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ZOO
 from osiris.sweep.grid import Grid, GridDirectory
-from osiris.sweep.sharing import first_task_files, remove_unneeded
 from osiris.training import loop
 from osiris.training.config import Config
 from osiris.training.first_task import identity
@@ -93,17 +92,17 @@ def test_a_file_that_does_not_fit_is_not_taken(
 def test_runs_of_a_grid_that_share(tmp_path: Path) -> None:
     directory = GridDirectory(tmp_path)
     grid = Grid(("ft", "er", "der", "offline"), seeds=(0, 1), preset="smoke", settings={"memory_size": ("40", "50")})
-    files = first_task_files(directory, grid.runs())
+    files = directory.first_task_files(grid.runs())
     assert {run.method for run in files} == {"ft", "er"} and len(set(files.values())) == 2 * 2
     first = next(iter(files.values()))
     first.parent.mkdir()
     first.touch()
-    remove_unneeded(directory, files)
+    directory.remove_first_tasks(files)
     assert first.exists()
     alone = next(run for run, path in files.items() if path == first)
-    assert first_task_files(directory, [alone]) == {alone: first}, "left behind by an interrupted sweep"
+    assert directory.first_task_files([alone]) == {alone: first}, "left behind by an interrupted sweep"
     for run in files:
         (directory.folder(run)).mkdir(parents=True)
         (directory.folder(run) / "metrics.json").touch()
-    remove_unneeded(directory, files)
+    directory.remove_first_tasks(files)
     assert not first.parent.exists()

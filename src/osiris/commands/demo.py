@@ -31,7 +31,7 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.commands.show import metrics_table
+    from osiris.commands import metrics_table
     from osiris.console import console, say
     from osiris.evaluation.metrics_file import read_metrics
     from osiris.sweep.grid import Grid, GridDirectory

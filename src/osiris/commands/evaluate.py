@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from osiris.commands.arguments import parse_arguments
+from osiris.commands import parse_arguments
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
@@ -258,7 +258,7 @@ def default_out(args: Args, identity: str) -> Path:
 def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
     from rich.table import Table
 
-    from osiris.commands.show import number
+    from osiris.commands import number
     from osiris.evaluation.statistics import mean
     from osiris.training.run_evaluation import headline
 

@@ -89,16 +89,12 @@ def methods_tables(args: Args) -> list[Table]:
     path = cache_directory() / "tables" / f"methods-{key.hexdigest()[:16]}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(path.read_bytes(), type=list[Table])
-    tables = measure_methods(args)
-    with contextlib.suppress(OSError):  # a read-only cache costs time, nothing else
-        write_text(path, msgspec.json.encode(tables).decode())
-    return tables
-
-
-def measure_methods(args: Args) -> list[Table]:
     from osiris.framework.table1 import all_facts
     from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
     about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"
-    return [methods_table(rows), storage_table(rows, about), *([cost_table(rows)] if args.cost else [])]
+    tables = [methods_table(rows), storage_table(rows, about), *([cost_table(rows)] if args.cost else [])]
+    with contextlib.suppress(OSError):  # a read-only cache costs time, nothing else
+        write_text(path, msgspec.json.encode(tables).decode())
+    return tables

@@ -27,14 +27,8 @@ class Args:
 
 
 def run(args: Args) -> int:
-    from osiris.report.comparison import published_ablation_table, published_environment_table, published_table
+    from osiris.report.comparison import published_table
     from osiris.report.tables import show
 
-    if args.table == "ablation":
-        table = published_ablation_table(args.protocol)
-    elif args.table == "environments":
-        table = published_environment_table()
-    else:
-        table = published_table(args.benchmark, args.protocol)
-    show(table, args.format)
+    show(published_table(args.benchmark, args.protocol, args.table), args.format)
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from osiris.commands.arguments import parse_arguments
+from osiris.commands import parse_arguments
 from osiris.errors import UserError
 from osiris.sweep.slurm import SlurmOptions
 
@@ -118,7 +118,7 @@ def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
     from osiris.console import say
     from osiris.sweep.runner import run_search
-    from osiris.sweep.search import parse_range, shown
+    from osiris.sweep.search import parse_range, searched
 
     if not args.slurm.wait:
         raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
@@ -134,9 +134,9 @@ def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
         say(f"{first.method} on {first.benchmark}, A on validation images:")
         for trial in ranking[:5]:
             tasks, accuracy = study.scores[trial]
-            say(f"  {accuracy:5.1f} after {tasks} tasks  {shown(trial)}")
+            say(f"  {accuracy:5.1f} after {tasks} tasks  {searched(trial)}")
         command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
-        say(f"osiris sweep {command} --set {shown(ranking[0])}")
+        say(f"osiris sweep {command} --set {searched(ranking[0])}")
     say(f"all trials: {args.out / 'search.csv'}")
     return 0
 

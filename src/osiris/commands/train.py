@@ -14,7 +14,7 @@ from typing import Annotated
 
 import tyro
 
-from osiris.commands.arguments import parse_arguments
+from osiris.commands import parse_arguments
 from osiris.console import notice
 from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
@@ -70,13 +70,10 @@ def parse(argv: list[str]) -> Args:
     if launched.processes > 1 and not {"-h", "--help"} & set(argv):
         raise SystemExit(launch(launched.processes, ["train", *argv]))
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset")
-    first.add_argument("--benchmark")
-    first.add_argument("--resume", type=Path)
-    first.add_argument("--config", type=Path)
-    first.add_argument("--device", default="auto")
-    first.add_argument("--encoder")
-    first.add_argument("--objective")
+    for option in ("--preset", "--benchmark", "--encoder", "--objective", "--device"):
+        first.add_argument(option)
+    for option in ("--resume", "--config"):
+        first.add_argument(option, type=Path)
     known, rest = first.parse_known_args(argv)
     reason = ""
     if known.preset is not None and (known.resume is not None or known.config is not None):
@@ -94,14 +91,11 @@ def parse(argv: list[str]) -> Args:
         if name is None and {"-h", "--help"} & set(rest):
             name = "fast"
         elif name is None:
-            name, reason = choose_preset(known.device)
+            name, reason = choose_preset(known.device or "auto")
         base, out = preset(name, known.benchmark, known.encoder, known.objective), None
-    if known.benchmark is not None:
-        rest += ["--benchmark", known.benchmark]
-    if known.objective is not None:
-        rest += ["--objective", known.objective]
-    if known.device != "auto":
-        rest += ["--device", known.device]
+    for option in ("benchmark", "objective", "device"):
+        if getattr(known, option) is not None:
+            rest += [f"--{option}", getattr(known, option)]
     args = parse_arguments(Args, rest, "train", Args(base, out, resume=known.resume, config_file=known.config))
     if reason and not args.quiet:
         chosen = describe(args.config) if own_data(args.config.data.benchmark) else ""
@@ -143,7 +137,7 @@ def run(args: Args) -> int:
         text = f"{config.method.method} on {config.data.benchmark}, preset {config.preset}, seed {config.seed} -> {out}"
         messages.print(printable(text), markup=False, highlight=False)
 
-    from osiris.commands.show import metrics_table
+    from osiris.commands import metrics_table
     from osiris.training.loop import train
 
     if args.add_task:

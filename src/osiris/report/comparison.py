@@ -60,29 +60,25 @@ def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes:
     return Table(title, names, tuple(cells), notes, frozenset(rules)).without_empty_columns()
 
 
-def published_table(benchmark: str, protocol: str) -> Table:
-    rows = published.published(benchmark, protocol)
-    return _published(f"{benchmark}, {protocol} KNN, as published", rows, METRICS)
-
-
-def published_ablation_table(protocol: str) -> Table:
-    rows = published.published_ablation(protocol)
-    return _published(f"ablation of osiris-d on {published.TWENTY}, {protocol} KNN, as published", rows, METRICS)
-
-
-def published_environment_table() -> Table:
-    rows = published.published_environments()
-    title = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment KNN, as published"
-    return _published(title, rows, tuple(next(iter(rows.values()))))
-
-
-def _published(title: str, samples: dict[str, dict[str, Sample]], metrics: Sequence[str]) -> Table:
+def published_table(benchmark: str, protocol: str, what: str = "methods") -> Table:
+    """The paper's numbers: of all `methods`, the `ablation` of osiris-d, or the accuracy within `environments`."""
+    metrics: Sequence[str] = METRICS
+    if what == "ablation":
+        samples = published.published_ablation(protocol)
+        about = f"ablation of osiris-d on {published.TWENTY}, {protocol}"
+    elif what == "environments":
+        samples = published.published_environments()
+        about = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment"
+        metrics = tuple(next(iter(samples.values())))
+    else:
+        samples, about = published.published(benchmark, protocol), f"{benchmark}, {protocol}"
     rows = [Row(name, row, name in REFERENCES, ranked=name not in REFERENCES) for name, row in samples.items()]
     notes = (
         f"percent, mean ± deviation over three seeds; {published.settings()}",
         "the paper's own marks are not consistent; these follow one rule, and offline is not ranked",
     )
-    return number_table(title, metrics, sorted(rows, key=lambda row: not row.ranked), notes)
+    ordered = sorted(rows, key=lambda row: not row.ranked)
+    return number_table(f"{about} KNN, as published", metrics, ordered, notes)
 
 
 def comparison_table(

@@ -48,19 +48,21 @@ class Attempt:
     process: subprocess.Popen[bytes]
 
     @staticmethod
-    def start(
-        directory: GridDirectory,
-        run: GridRun,
-        command: list[str],
-        cores: set[int] | None = None,
-    ) -> Attempt:
+    def start(directory: GridDirectory, run: GridRun, command: list[str], cores: set[int] | None = None) -> Attempt:
         """`cores`: those that the process may use."""
-        journal = _journal(directory, run)
+
+        def settle() -> None:
+            # In the new process. SLURM announces the end of a job by SIGUSR2 to every process of it; only the one that
+            # started the training acts on it.
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            if cores and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, cores)
+
         record(directory, run, {"event": "start", "host": socket.gethostname()})
         environment = os.environ | ({"OMP_NUM_THREADS": str(len(cores))} if cores else {})
-        with journal.with_suffix(".err").open("wb") as errors:
+        with _journal(directory, run).with_suffix(".err").open("wb") as errors:
             process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, preexec_fn=lambda: _settle(cores)
+                command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, preexec_fn=settle
             )
         return Attempt(directory, run, process)
 
@@ -73,14 +75,6 @@ class Attempt:
         error = "" if code in (0, STOPPED) else _error(_journal(self.directory, self.run).with_suffix(".err"), code)
         record(self.directory, self.run, {"event": "end", "code": code, "error": error})
         return code
-
-
-def _settle(cores: set[int] | None) -> None:
-    """In the new process. SLURM announces the end of a job by SIGUSR2 to every process of it; only the one that
-    started the training acts on it."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
 
 
 def train_command(

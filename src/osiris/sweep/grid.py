@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
+
+import msgspec
 
 from osiris.errors import UserError, unknown
+from osiris.evaluation.fingerprint import digest
 from osiris.files import read_json, write_json
-from osiris.training.config import Config
+from osiris.training.config import Config, from_dict, to_dict, with_options
 from osiris.training.presets import preset
 
 Settings = tuple[tuple[str, str], ...]
@@ -38,8 +42,13 @@ class GridRun:
         return re.sub(r"[^A-Za-z0-9.+_-]+", "-", "-".join(parts))
 
     @property
+    def settings_text(self) -> str:
+        """`memory_size=200 norm=gn`"""
+        return " ".join(f"{option}={value}" for option, value in self.settings)
+
+    @property
     def title(self) -> str:
-        return " ".join([self.benchmark, self.method, *(f"{name}={value}" for name, value in self.settings)])
+        return f"{self.benchmark} {self.method} {self.settings_text}".rstrip()
 
     @property
     def arguments(self) -> list[str]:
@@ -57,35 +66,12 @@ class GridRun:
     @cached_property
     def config(self) -> Config:
         settings = dict(self.settings)
-        config = preset(self.preset, self.benchmark, settings.get("encoder"), settings.get("objective"))
-        config = replace(config, seed=self.seed)
-        for option, value in (("method", self.method), *self.settings):
-            config = config if option == "encoder" else with_option(config, option, value)
+        config = preset(self.preset, self.benchmark, settings.pop("encoder", None), settings.get("objective"))
+        options = {option: text.split() if " " in text else text for option, text in settings.items()}
+        config = with_options(config, options | {"method": self.method, "seed": self.seed})
+        config = from_dict(to_dict(config), strict=False)
         config.check()
         return config
-
-
-def with_option(config: Config, option: str, text: str) -> Config:
-    """The config with one option of `osiris train`, given as text, replaced."""
-    import msgspec
-
-    known: list[str] = []
-    for section in fields(config):
-        part: Any = getattr(config, section.name)
-        hints = get_type_hints(type(part)) if is_dataclass(part) else {}
-        known += hints
-        if option not in hints:
-            continue
-        hint, value = hints[option], text.split() if " " in text else text
-        if Path in (hint, *get_args(hint)):
-            value, hint = Path(text), Path
-        try:
-            converted = value if hint is Path else msgspec.convert(value, hint, strict=False)
-        except msgspec.ValidationError as error:
-            raise UserError(f"{option}={text}: {error}.") from None
-        changed: Any = replace(part, **{option: converted})  # pyright: ignore[reportArgumentType]
-        return replace(config, **{section.name: changed})
-    raise unknown("setting", option, known)
 
 
 @dataclass(frozen=True)
@@ -117,7 +103,7 @@ class Grid:
         for values, what in ((self.methods, "method"), (self.benchmarks, "benchmark"), (self.seeds, "seed")):
             if not values or len(set(values)) < len(values):
                 raise UserError(f"give at least one {what}, each only once.")
-        for run in Grid(self.methods, self.benchmarks, self.seeds[:1], self.preset, self.settings).runs():
+        for run in replace(self, seeds=self.seeds[:1]).runs():
             resolve(run.config.method)
 
 
@@ -139,7 +125,8 @@ def _from_record(record: dict[str, Any], path: Path) -> Grid:
     if "methods" not in record:
         raise UserError(f'{path} names no methods; add, for example, methods = ["ft", "osiris-d"].')
     lists = {name: tuple(record[name]) for name in ("methods", "benchmarks", "seeds") if name in record}
-    settings = {name: tuple(map(as_text, _as_list(value))) for name, value in record["set"].items()}
+    values = {name: value if isinstance(value, list) else [value] for name, value in record["set"].items()}
+    settings = {name: tuple(map(as_text, each)) for name, each in values.items()}
     return Grid(**lists, **({"preset": record["preset"]} if "preset" in record else {}), settings=settings)
 
 
@@ -148,10 +135,6 @@ def as_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(as_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _as_list(value: object) -> Sequence[object]:
-    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -177,13 +160,12 @@ class GridDirectory:
     @staticmethod
     def read(path: Path) -> GridDirectory:
         try:
-            records = read_json(path / "grid.json")["runs"]
-            return GridDirectory(path, [_run(record) for record in records])
+            return GridDirectory(path, msgspec.convert(read_json(path / "grid.json")["runs"], list[GridRun]))
         except FileNotFoundError:
             raise UserError(
                 f"{path} is not a grid: it has no grid.json. `osiris sweep --out {path}` makes one."
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
             raise UserError(
                 f"{path / 'grid.json'} is damaged ({error}); give the command of the sweep again."
             ) from None
@@ -198,9 +180,8 @@ class GridDirectory:
                 raise UserError(
                     f"two different runs would share the folder {run.name}; use another --out for one of them."
                 )
-        records = [{item.name: getattr(run, item.name) for item in fields(run)} for run in self.runs]
         try:
-            write_json(self.path / "grid.json", {"runs": records})
+            write_json(self.path / "grid.json", {"runs": [asdict(run) for run in self.runs]})
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
 
@@ -212,7 +193,23 @@ class GridDirectory:
         enough = self.stop_after is not None and (folder / "evaluation" / f"task-{self.stop_after:02d}.json").exists()
         return enough or (folder / "metrics.json").exists()
 
+    def first_task_files(self, runs: Sequence[GridRun]) -> dict[GridRun, Path]:
+        """GRID/first-tasks/KEY.pt for every unfinished run that shares its first task with another one, or that finds
+        it trained already: one run trains it, the others take it."""
+        from osiris.framework.composition import resolve
+        from osiris.training.first_task import identity
 
-def _run(record: dict[str, Any]) -> GridRun:
-    settings = tuple((str(option), str(value)) for option, value in record.pop("settings"))
-    return GridRun(**record, settings=settings)
+        groups: dict[Path, list[GridRun]] = defaultdict(list)
+        for run in runs:
+            shared = None if self.finished(run) else identity(run.config, resolve(run.config.method))
+            if shared is not None:
+                groups[self.path.resolve() / "first-tasks" / f"{digest(shared)}.pt"].append(run)
+        return {run: path for path, group in groups.items() if len(group) > 1 or path.exists() for run in group}
+
+    def remove_first_tasks(self, files: Mapping[GridRun, Path]) -> None:
+        """Those of finished runs; each is as large as a checkpoint."""
+        for path in set(files.values()) - {path for run, path in files.items() if not self.finished(run)}:
+            path.unlink(missing_ok=True)
+        folder = self.path / "first-tasks"
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

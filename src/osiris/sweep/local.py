@@ -12,7 +12,6 @@ from osiris.cores import available_cores
 from osiris.errors import Stopped
 from osiris.sweep.attempts import REFUSED, Attempt, in_progress, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
-from osiris.sweep.sharing import first_task_files, remove_unneeded
 from osiris.training.interrupt import Interrupt
 
 POLL = 0.2
@@ -43,11 +42,11 @@ class LocalLauncher:
         `watch` is called several times a second, to show progress.
         """
         waiting = [run for run in runs if not self.directory.finished(run)]
-        self.first_tasks = first_task_files(self.directory, waiting)
+        self.first_tasks = self.directory.first_task_files(waiting)
         cores = divide_cores(self.jobs)
         # A handler that raises an exception would not do: Python drops it in some places, such as a fork.
         with Interrupt() as interrupt, ExitStack() as stack:
-            stack.callback(remove_unneeded, self.directory, self.first_tasks)
+            stack.callback(self.directory.remove_first_tasks, self.first_tasks)
             stack.callback(self._stop)
             while waiting or self.running:
                 if interrupt.asked:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import platform
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import osiris
+from osiris.console import duration
 from osiris.evaluation.fingerprint import digest
 from osiris.files import cache_directory, read_json, write_json
-from osiris.models.config import EncoderConfig
 from osiris.sweep.grid import GridDirectory, GridRun
-from osiris.sweep.sharing import first_task_files
 from osiris.training.config import Config, to_dict
 
 PROBE_SECONDS = 1.0
@@ -28,7 +25,7 @@ class Cost:
 
     flops: float
     """Of the encoder, forward and backward, evaluation included."""
-    hours: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -59,44 +56,49 @@ class Costs:
         sizes = sizes_of(config)
         if sizes is None:
             return None
-        training, stages = self._passes(config, sizes, first_task), self._stages(config, sizes)
-        parts = [
-            self._cost(config, config.learning.view_size or sizes.side, training),
-            self._cost(config, sizes.side, evaluation_passes(config, sizes, stages)),
-        ]
-        return Cost(sum(part.flops for part in parts), sum(part.hours for part in parts))
+        tasks = len(sizes.train_per_task) if self._measure("continual", config) else 1
+        passes = (
+            (config.learning.view_size or sizes.side, self.training_passes(config, sizes, first_task)),
+            (sizes.side, evaluation_passes(config, sizes, tasks)),
+        )
+        flops = [count * self._measure("flops", config, side) for side, count in passes]
+        seconds = [count / self._measure("speed", config, side) for side, count in passes]
+        return Cost(sum(flops), sum(seconds))
 
-    def _cost(self, config: Config, side: int, passes: float) -> Cost:
-        """Of forward passes of single images of `side` pixels."""
-        encoder = config.encoder
-        flops = self._measure(["flops", asdict(encoder), side], lambda: _flops(encoder, side))
-        machine = [platform.node(), platform.machine(), config.engine.threads or 0]
-        speed = self._measure(["speed", asdict(encoder), side, *machine], lambda: _speed(config, side))
-        return Cost(passes * flops, passes / speed / 3600)
+    def training_passes(self, config: Config, sizes: Sizes, first_task: bool = True) -> float:
+        """Encoder forward passes of single views in training, a backward pass counted as two."""
+        images = [count * config.learning.epochs for count in sizes.train_per_task]
+        first, later = (self._measure(part, config) for part in ("first", "later"))
+        return first_task * images[0] * first + sum(images[1:]) * later
+
+    def _measure(self, what: str, config: Config, side: int = 0) -> float:
+        key = [what, osiris.__version__, to_dict(config.encoder if side else config.method), side]
+        key += [platform.node(), platform.machine(), config.engine.threads] if what == "speed" else []
+        name = digest(key)
+        if name not in self.known:
+            self.known[name], self.measured = float(measure(what, config, side)), True
+        return self.known[name]
 
     def save(self) -> None:
         if self.measured:
             write_json(self.path, self.known)
 
-    def _passes(self, config: Config, sizes: Sizes, first_task: bool = True) -> float:
-        """Encoder forward passes of single views in training, a backward pass counted as two."""
-        key = ["passes", osiris.__version__, to_dict(config.method), len(sizes.train_per_task)]
-        first, later = (
-            self._measure([*key, part], lambda part=part: _passes_per_image(config, part)) for part in (0, 1)
-        )
-        images = [count * config.learning.epochs for count in sizes.train_per_task]
-        return first_task * images[0] * first + sum(images[1:]) * later
 
-    def _stages(self, config: Config, sizes: Sizes) -> int:
-        """Number of evaluations at task ends: one for a method that is not continual."""
-        key = ["continual", osiris.__version__, to_dict(config.method)]
-        return len(sizes.train_per_task) if self._measure(key, lambda: _continual(config)) else 1
+def measure(what: str, config: Config, side: int) -> float:
+    """Of the method: whether it is `continual`, and encoder passes per image in the `first` and in a `later` task. Of
+    the encoder with images of `side` pixels: `flops` and `speed` of a forward pass."""
+    from osiris.framework.composition import resolve
+    from osiris.framework.cost import FT, later_cost
+    from osiris.training.estimate import encoder_flops
 
-    def _measure(self, key: list[Any], measure) -> float:
-        name = digest(key)
-        if name not in self.known:
-            self.known[name], self.measured = float(measure()), True
-        return self.known[name]
+    if what == "flops":
+        return encoder_flops(config.encoder, side)
+    if what == "speed":
+        return speed(config, side)
+    method = resolve(config.method)
+    if what == "continual":
+        return method.stream == "continual"
+    return FT.work if what == "first" else later_cost(method).work
 
 
 def sizes_of(config: Config) -> Sizes | None:
@@ -122,27 +124,7 @@ def evaluation_passes(config: Config, sizes: Sizes, stages: int) -> float:
     return float(stages * (sizes.bank + sizes.test))
 
 
-def _continual(config: Config) -> bool:
-    from osiris.framework.composition import resolve
-
-    return resolve(config.method).stream == "continual"
-
-
-def _passes_per_image(config: Config, task: int) -> float:
-    """The first task is that of ft, whatever the method."""
-    from osiris.framework.composition import resolve
-    from osiris.framework.cost import FT, later_cost
-
-    return later_cost(resolve(config.method)).work if task else FT.work
-
-
-def _flops(encoder: EncoderConfig, side: int) -> float:
-    from osiris.training.estimate import encoder_flops
-
-    return encoder_flops(encoder, side)
-
-
-def _speed(config: Config, side: int) -> float:
+def speed(config: Config, side: int) -> float:
     """Views per second through a forward pass alone, as a third of the time of a training step, on the device that
     training would choose. On a CPU processor time counts, because other programs may be running now."""
     import torch
@@ -174,34 +156,20 @@ def _speed(config: Config, side: int) -> float:
 
 def print_plan(directory: GridDirectory, jobs: int) -> None:
     """The commands as they would be typed, with their costs as comments: the output is a script."""
-    costs, first_tasks, trained = Costs(), first_task_files(directory, directory.runs), set[Path]()
-    every = []
+    costs, first_tasks, trained = Costs(), directory.first_task_files(directory.runs), set[Path]()
+    known: list[Cost] = []
     for run in directory.runs:
         file = first_tasks.get(run)
-        every.append(costs.of(run, first_task=file not in trained))
+        cost = costs.of(run, first_task=file not in trained)
         trained |= set() if file is None else {file}
+        known += [] if cost is None else [cost]
+        text = "cost unknown: the size of this benchmark is known only after reading the data"
+        text = text if cost is None else f"{cost.flops:.2e} FLOPs, {duration(cost.seconds)}"
         command = ["osiris", "train", *run.arguments, "--out", str(directory.folder(run))]
-        print(f"{shlex.join(command)}    # {describe(every[-1])}", flush=True)
+        print(f"{shlex.join(command)}    # {text}", flush=True)
     costs.save()
-    print(f"# {describe_total(every, jobs)}")
-
-
-def describe(cost: Cost | None) -> str:
-    if cost is None:
-        return "cost unknown: the size of this benchmark is known only after reading the data"
-    return f"{cost.flops:.2e} FLOPs, {duration(cost.hours)}"
-
-
-def describe_total(costs: Sequence[Cost | None], jobs: int) -> str:
-    known = [cost for cost in costs if cost is not None]
-    flops, hours = sum(cost.flops for cost in known), sum(cost.hours for cost in known)
-    return (
-        f"{len(costs)} runs: {flops:.2e} FLOPs in encoders, {duration(hours)} one after the other on this machine, "
-        f"{duration(hours / jobs)} with {jobs} at a time"
+    flops, seconds = sum(cost.flops for cost in known), sum(cost.seconds for cost in known)
+    print(
+        f"# {len(directory.runs)} runs: {flops:.2e} FLOPs in encoders, {duration(seconds)} one after the other on this "
+        f"machine, {duration(seconds / jobs)} with {jobs} at a time"
     )
-
-
-def duration(hours: float) -> str:
-    if hours < 1 / 60:
-        return f"{hours * 3600:.0f} s"
-    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.0f} days"

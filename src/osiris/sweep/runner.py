@@ -49,11 +49,14 @@ def run_grids(
     slurm: SlurmOptions | None = None,
 ) -> None:
     """Write the plan, then run what is missing: on this machine, or with `slurm` on a cluster."""
-    runs = checked_runs(grids)
+    runs: dict[GridRun, None] = {}
+    for grid in grids:
+        grid.check()
+        runs |= dict.fromkeys(grid.runs())
     launcher = make_launcher(directory, jobs, retries, processes, slurm)
-    directory.add(runs)
+    directory.add(list(runs))
     with Watch(directory) as watch:
-        launcher.run(runs, watch)
+        launcher.run(list(runs), watch)
 
 
 def run_search(
@@ -88,14 +91,6 @@ def make_launcher(
     if slurm is not None:
         return SlurmLauncher(directory, slurm, jobs, retries, processes)
     return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
-
-
-def checked_runs(grids: Iterable[Grid]) -> list[GridRun]:
-    runs: dict[GridRun, None] = {}
-    for grid in grids:
-        grid.check()
-        runs |= dict.fromkeys(grid.runs())
-    return list(runs)
 
 
 def default_jobs(processes: int = 1) -> int:

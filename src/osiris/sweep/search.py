@@ -7,14 +7,12 @@ their end. A trial that goes on continues its run.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from osiris.errors import UserError
-from osiris.files import read_json, write_text
+from osiris.files import read_json, write_csv
 from osiris.sweep.attempts import status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, Settings
 from osiris.training.config import Config
@@ -178,19 +176,17 @@ def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:
 
 def write_trials(directory: GridDirectory, studies: Iterable[Study]) -> None:
     """GRID/search.csv: the trials of each study, best first, then the failed ones with their error."""
-    output = io.StringIO()
-    writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(["benchmark", "method", "settings", "preset", "seed", "tasks", "validation A", "error"])
+    rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "tasks", "validation A", "error"]]
     for study in studies:
         ranking = study.ranking()
         for trial in [*ranking, *(trial for trial in study.trials if trial not in ranking)]:
             tasks, accuracy = study.scores.get(trial, ("", ""))
             error = "" if trial in ranking else status_of(directory, trial).detail
-            row = [trial.benchmark, trial.method, shown(trial), trial.preset, trial.seed, tasks, repr(accuracy), error]
-            writer.writerow(row)
-    write_text(directory.path / "search.csv", output.getvalue())
+            about = [trial.benchmark, trial.method, searched(trial), trial.preset, trial.seed]
+            rows.append([*about, tasks, repr(accuracy), error])
+    write_csv(directory.path / "search.csv", rows)
 
 
-def shown(trial: GridRun) -> str:
+def searched(trial: GridRun) -> str:
     """The settings of a trial, as --set takes them."""
-    return " ".join(f"{name}={value}" for name, value in trial.settings if name != "validation")
+    return trial.settings_text.removesuffix("validation=true").rstrip()

@@ -22,7 +22,6 @@ from osiris.console import notice
 from osiris.errors import UserError
 from osiris.sweep.attempts import REFUSED, Attempt, read_journal, record, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
-from osiris.sweep.sharing import first_task_files, remove_unneeded
 
 POLL = 10.0
 """Seconds between questions to the controller."""
@@ -57,24 +56,18 @@ class SlurmOptions:
             if not equals:
                 raise UserError(f"--slurm {text}: write NAME=VALUE, for example --slurm account=vision.")
             others[name.strip().lstrip("-")] = value.strip()
-        # Seconds between the announcement of the time limit and the end: enough for a step and for saving.
-        notice_seconds = min(180, 30 * self.time)
-        parameters: dict[str, Any] = {
+        optional = {"partition": self.partition, "gpus_per_node": self.gpus or None, "array_parallelism": jobs}
+        return {
             "job_name": "osiris",
             "time": self.time,
             "nodes": self.nodes,
             "ntasks_per_node": 1,
             "cpus_per_task": self.cpus or processes,
-            "signal_delay_s": notice_seconds,
+            # Seconds between the announcement of the time limit and the end: enough for a step and for saving.
+            "signal_delay_s": min(180, 30 * self.time),
             "additional_parameters": {"requeue": True} | others,
+            **{name: value for name, value in optional.items() if value is not None},
         }
-        if self.partition is not None:
-            parameters["partition"] = self.partition
-        if self.gpus:
-            parameters["gpus_per_node"] = self.gpus
-        if jobs is not None:
-            parameters["array_parallelism"] = jobs
-        return parameters
 
 
 class SlurmLauncher:
@@ -93,10 +86,12 @@ class SlurmLauncher:
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Submit every run that is neither finished nor in the queue, then watch until no job is left."""
         queue = queued_jobs()
-        submitted = {run: _job_of(self.directory, run) for run in runs if not self.directory.finished(run)}
+        unfinished = [run for run in runs if not self.directory.finished(run)]
+        journals = {run: read_journal(self.directory, run) for run in unfinished}
+        submitted = {run: entry["job"] for run in unfinished for entry in journals[run] if entry["event"] == "submit"}
         jobs = {run: job for run, job in submitted.items() if job in queue}
-        self.first_tasks = first_task_files(self.directory, runs)
-        jobs |= self._submit([run for run in submitted if run not in jobs])
+        self.first_tasks = self.directory.first_task_files(runs)
+        jobs |= self._submit([run for run in unfinished if run not in jobs])
         if not self.options.wait:
             notice(f"{len(jobs)} jobs are in the queue. `osiris sweep status {self.directory.path}` shows them.")
             return
@@ -107,7 +102,7 @@ class SlurmLauncher:
                 watch()
                 if time.monotonic() - asked >= POLL:
                     jobs, asked = self._follow(jobs), time.monotonic()
-            remove_unneeded(self.directory, self.first_tasks)
+            self.directory.remove_first_tasks(self.first_tasks)
         except KeyboardInterrupt:
             notice("the jobs keep running. The same command watches them again; scancel --name osiris stops them.")
             raise
@@ -214,11 +209,6 @@ def _executor(folder: Path, parameters: dict[str, Any]) -> Any:
         raise UserError("--launcher slurm: this machine has no SLURM (srun is not on the PATH).") from None
     executor.update_parameters(**parameters)
     return executor
-
-
-def _job_of(directory: GridDirectory, run: GridRun) -> str | None:
-    """The job that was last submitted for a run."""
-    return next((entry["job"] for entry in reversed(read_journal(directory, run)) if entry["event"] == "submit"), None)
 
 
 def queued_jobs() -> set[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from osiris.console import messages
-from osiris.files import write_text
+from osiris.console import duration, messages
+from osiris.evaluation.config import METRICS
+from osiris.files import write_csv
 from osiris.sweep.attempts import Status, status_of
 from osiris.sweep.grid import GridDirectory
-from osiris.training.loggers import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,16 +55,14 @@ def describe(status: Status) -> str:
 def write_results(directory: GridDirectory) -> list[Status]:
     """GRID/results.csv: one row for each run, with its numbers or its error."""
     states = statuses(directory)
-    output = io.StringIO()
-    writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(["benchmark", "method", "settings", "preset", "seed", "state", *"AFKCT", "error"])
+    rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "state", *METRICS, "error"]]
     for one in states:
         run, numbers = one.run, one.metrics or {}
-        settings = " ".join(f"{name}={value}" for name, value in run.settings)
-        values = ["" if numbers.get(name) is None else repr(numbers[name]) for name in "AFKCT"]
+        values = ["" if numbers.get(name) is None else repr(numbers[name]) for name in METRICS]
         error = one.detail if one.state == "failed" else ""
-        writer.writerow([run.benchmark, run.method, settings, run.preset, run.seed, one.state, *values, error])
-    write_text(directory.path / "results.csv", output.getvalue())
+        about = [run.benchmark, run.method, run.settings_text, run.preset, run.seed]
+        rows.append([*about, one.state, *values, error])
+    write_csv(directory.path / "results.csv", rows)
     return states
 
 

@@ -163,11 +163,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
-def from_dict(record: Any, kind: type[T] = Config) -> T:
-    """The inverse of `to_dict`, as strict as the command line: unknown fields, wrong types and unknown choices are
-    errors, and nothing is converted."""
+def from_dict(record: Any, kind: type[T] = Config, strict: bool = True) -> T:
+    """The inverse of `to_dict`. Unknown fields, wrong types and unknown choices are errors; `strict=False` converts
+    text to the type of its field."""
     try:
-        config = msgspec.convert(record, kind, strict=True, dec_hook=lambda wanted, value: wanted(value))
+        config = msgspec.convert(record, kind, strict=strict, dec_hook=lambda wanted, value: wanted(value))
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         name = place.strip(".`") or "the config"
