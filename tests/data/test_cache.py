@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from osiris.data import cache, decode_table
+from osiris.data import cache, decode
 from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
@@ -42,7 +42,7 @@ def entries(root: Path) -> list[str]:
 
 
 def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_table, "decode_all", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(decode, "decode_all", lambda *_: pytest.fail("decoded again"))
 
 
 def test_decoded_once_then_memory_mapped(photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_another_version_is_decoded_again_silently(photos: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("owner", "function", "error", "message"),
     [
-        (decode_table.os, "fsync", OSError(errno.ENOSPC, "No space left"), "the disk of the cache {} is full"),
+        (decode.os, "fsync", OSError(errno.ENOSPC, "No space left"), "the disk of the cache {} is full"),
         (Path, "mkdir", PermissionError(errno.EACCES, "Permission denied"), "{} cannot be written (Permission denied)"),
         (Path, "mkdir", FileExistsError(errno.EEXIST, "File exists"), "{} cannot be written (File exists)"),
     ],
@@ -126,7 +126,7 @@ def test_without_a_usable_cache_images_are_in_memory(
 
 
 def test_what_was_written_is_read_back(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_table, "zlib", SimpleNamespace(crc32=lambda _: 1))
+    monkeypatch.setattr(decode, "zlib", SimpleNamespace(crc32=lambda _: 1))
     with pytest.raises(UserError, match="reads back differently"):
         load(photos)
 
@@ -142,7 +142,7 @@ def test_leftovers_of_a_killed_process_are_removed(photos: Path, cache_directory
 def test_one_process_decodes_while_the_others_wait(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log, real = tmp_path / "log", decode_table.decode_all
+    log, real = tmp_path / "log", decode.decode_all
 
     def slow(*given):
         with log.open("a") as file:
@@ -150,7 +150,7 @@ def test_one_process_decodes_while_the_others_wait(
         time.sleep(1)
         return real(*given)
 
-    monkeypatch.setattr(decode_table, "decode_all", slow)
+    monkeypatch.setattr(decode, "decode_all", slow)
     processes = [multiprocessing.get_context("fork").Process(target=load, args=(photos,)) for _ in range(3)]
     for process in processes:
         process.start()

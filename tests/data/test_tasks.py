@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from osiris.data.benchmark import content_differences
+from osiris.data.benchmark import by_class, by_episode, content_differences, first_of_each
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset
 from osiris.data.images import ArrayImages
-from osiris.data.tasks import by_class, by_episode, first_of_each
 from osiris.errors import UserError
 
 LABELS = [2, 0, 1, 0, 2, 1, 2, 0]

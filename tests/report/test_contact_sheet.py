@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from osiris.report.benchmark_images import GAP
-from osiris.report.contact_sheet import INK, MARGIN, PAPER, contact_sheet
+from osiris.report.benchmark_images import GAP, INK, MARGIN, PAPER, contact_sheet
 
 
 def rows(*counts: int, height: int = 5, width: int = 7) -> list[torch.Tensor]:

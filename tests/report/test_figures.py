@@ -18,7 +18,7 @@ from osiris.report import cost_tables, overfitting
 from osiris.report import figure as figures
 from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figure import Figure
-from osiris.report.figures import accuracy, components, images, memory, representation, training
+from osiris.report.figures import accuracy, images, memory, representation, training
 from osiris.report.studies import Study, studies
 from osiris.report.style import SETTINGS
 
@@ -56,8 +56,8 @@ def drawn(study: Study, source: Source, tmp_path_factory: pytest.TempPathFactory
             "forgetting": accuracy.forgotten_classes(study, source),
             "losses": training.loss_terms(study),
             "health": training.health(study),
-            "norms": components.normalisations(study),
-            "storage": components.storage(study, cost_tables.storage_sizes(study)),
+            "norms": accuracy.normalisations(study),
+            "storage": accuracy.storage(study, cost_tables.storage_sizes(study)),
             "overfitting": memory.overfitting(study, measured),
             "memory": memory.shares(study),
             "memory-images": memory.images(study, source),
@@ -153,8 +153,8 @@ def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure | None], s
 def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):
     alone = only_study([real_runs["ft"]])
     assert memory.shares(alone) is None and memory.images(alone, find_images(alone)) is None
-    assert components.normalisations(alone) is None
-    assert components.storage(alone, cost_tables.storage_sizes(alone)) is None
+    assert accuracy.normalisations(alone) is None
+    assert accuracy.storage(alone, cost_tables.storage_sizes(alone)) is None
     assert accuracy.method_by_method(alone) is None, "one seed has no bands"
 
 

@@ -107,7 +107,7 @@ def test_a_run_that_stops_after_a_task_continues_to_the_same_bits(tmp_path: Path
     [
         (["--search", RATE, "--set", "learning_rate=0.1"], "both in --set and in --search"),
         (["--search", RATE, "--trials", "1"], "at least 2 trials"),
-        (["--search", "rate=0.1..0.2"], "unknown setting 'rate'"),
+        (["--search", "rate=0.1..0.2"], "unknown option 'rate'"),
         (["--search", RATE, "--plan"], "leave out --plan"),
     ],
 )

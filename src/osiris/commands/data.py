@@ -130,7 +130,7 @@ def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
     import re
 
     from osiris.files import write_atomically
-    from osiris.report.contact_sheet import contact_sheet
+    from osiris.report.benchmark_images import contact_sheet
 
     paths: list[Path] = []
     for task in range(benchmark.task_count):

@@ -70,7 +70,7 @@ def draw(query: Path, paths: list[Path], out: Path) -> None:
 
     from osiris.data.decode import decode
     from osiris.files import write_atomically
-    from osiris.report.contact_sheet import contact_sheet
+    from osiris.report.benchmark_images import contact_sheet
 
     rows = [[query], *(paths[start : start + COLUMNS] for start in range(0, len(paths), COLUMNS))]
     images = [torch.from_numpy(np.stack([decode(path, THUMBNAIL) for path in row])) for row in rows]

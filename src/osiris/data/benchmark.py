@@ -1,18 +1,27 @@
-"""What every data source ends in: images divided into tasks, with labels for evaluation if there are any."""
+"""What every data source ends in: images divided into tasks by class or by episode, with labels for evaluation if there
+are any."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from osiris.data.images import Images
+from osiris.data import orders
+from osiris.data.config import BenchmarkConfig
+from osiris.data.dataset import Dataset, rank_in_group
+from osiris.data.images import Images, Subset
 from osiris.data.names import Channels
+from osiris.errors import UserError
+
+Environments = Sequence[tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -104,3 +113,125 @@ def content_differences(before: Sequence[TaskContent], now: Sequence[TaskContent
         elif old != new:
             differences.append(f"some images or labels of task {number} ({texts[0]}) or their order have changed")
     return differences
+
+
+def by_class(
+    name: str,
+    dataset: Dataset,
+    tasks: orders.Tasks,
+    config: BenchmarkConfig,
+    environments: Environments = (),
+    task_names: tuple[str, ...] = (),
+) -> Benchmark:
+    """Each class belongs to one task."""
+    if dataset.label is None:
+        raise UserError(
+            f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to "
+            "use its episodes as tasks."
+        )
+    order = orders.task_order(len(tasks), config.shuffle_tasks)
+    tasks = tuple(tasks[old] for old in order)
+    environments = tuple((place, tuple(sorted(order.index(old) for old in olds))) for place, olds in environments)
+    task_of_label = np.full(len(dataset.class_names), -1, dtype=np.int64)
+    for task, labels in enumerate(tasks):
+        task_of_label[list(labels)] = task
+    assert (task_of_label >= 0).all()
+    names = tuple(task_names[old] for old in order) if task_names else ()
+    return _benchmark(name, dataset, task_of_label[dataset.label], tasks, config, environments, names)
+
+
+def by_episode(name: str, dataset: Dataset, config: BenchmarkConfig) -> Benchmark:
+    """Each image belongs to the task of its episode; a class may occur in several."""
+    assert dataset.episode is not None
+    order = orders.task_order(len(dataset.episode_names), config.shuffle_tasks)
+    task = np.argsort(np.asarray(order, dtype=np.int64))[dataset.episode]
+    tasks: orders.Tasks = tuple(() for _ in order)
+    if dataset.label is not None:
+        train = ~dataset.test
+        tasks = tuple(tuple(np.unique(dataset.label[train & (task == t)]).tolist()) for t in range(len(order)))
+    names = tuple(dataset.episode_names[old] for old in order)
+    return _benchmark(name, dataset, task, tasks, config, (), names)
+
+
+def _benchmark(
+    name: str,
+    dataset: Dataset,
+    task: np.ndarray,
+    tasks: orders.Tasks,
+    config: BenchmarkConfig,
+    environments: Environments,
+    task_names: tuple[str, ...],
+) -> Benchmark:
+    for option in ("train_per_class", "bank_per_class", "test_per_class"):
+        limit = getattr(config, option)
+        if limit is not None and limit < 1:
+            raise UserError(f"--{option.replace('_', '-')} {limit}: at least one image per class is needed.")
+    digest = hashlib.sha256(dataset.checksum.encode())
+    digest.update(repr((dataset.class_names, tasks)).encode())
+    train = _split(dataset, np.flatnonzero(~dataset.test), task, config.train_per_class, digest)
+    bank = _split(dataset, np.flatnonzero(~dataset.test), task, config.bank_per_class, digest)
+    test = None
+    notices = list(dataset.notices)
+    if dataset.test.any():
+        test = _split(dataset, np.flatnonzero(dataset.test), task, config.test_per_class, digest)
+        notices += _tasks_without_tests(test, len(tasks), task_names)
+    if dataset.label is None and (config.train_per_class or config.bank_per_class):
+        notices.append("there are no labels: limits on the images per class do not apply, all images are used.")
+    return Benchmark(
+        name=name,
+        train=train,
+        bank=bank,
+        test=test,
+        class_names=dataset.class_names,
+        tasks=tasks,
+        task_names=task_names,
+        mean=dataset.mean,
+        std=dataset.std,
+        environments=tuple(environments),
+        checksum=digest.hexdigest(),
+        notices=tuple(notices),
+        location=dataset.location,
+        contents=tuple(_content(dataset, task == t, t, task_names) for t in range(len(tasks))),
+    )
+
+
+def first_of_each(group: np.ndarray, limit: int | None) -> np.ndarray:
+    """Whether each row is among the first `limit` of its group: the same rows for every seed."""
+    return np.ones(len(group), dtype=bool) if limit is None else rank_in_group(group) < limit
+
+
+def _split(dataset: Dataset, rows: np.ndarray, task: np.ndarray, limit: int | None, digest: hashlib._Hash) -> Split:
+    """The first `limit` images of each class in each task, in the data set's order; all of them without labels."""
+    label = None if dataset.label is None else dataset.label[rows]
+    chosen = np.arange(len(rows))
+    if label is not None:
+        chosen = np.flatnonzero(first_of_each(task[rows] * (label.max(initial=0) + 1) + label, limit))
+    rows = rows[chosen]
+    chosen_label = None if label is None else label[chosen]
+    for column in (chosen, task[rows], chosen_label):
+        digest.update(b"none" if column is None else np.ascontiguousarray(column, dtype="<i8").tobytes())
+    return Split(
+        Subset(dataset.images, torch.from_numpy(rows)),
+        torch.from_numpy(task[rows].astype(np.int64)),
+        None if chosen_label is None else torch.from_numpy(chosen_label.astype(np.int64)),
+    )
+
+
+def _content(dataset: Dataset, member: np.ndarray, task: int, task_names: tuple[str, ...]) -> TaskContent:
+    columns = [dataset.check[member].astype("<i8"), dataset.test[member].astype("<i8")]
+    columns += [] if dataset.label is None else [dataset.label[member].astype("<i8")]
+    rows = np.stack(columns, axis=1)
+    return TaskContent(
+        name=task_names[task] if task_names else str(task + 1),
+        train=int((member & ~dataset.test).sum()),
+        test=int((member & dataset.test).sum()),
+        order=hashlib.sha256(rows.tobytes()).hexdigest()[:16],
+    )
+
+
+def _tasks_without_tests(test: Split, task_count: int, task_names: tuple[str, ...]) -> list[str]:
+    missing = sorted(set(range(task_count)) - set(test.task.unique().tolist()))
+    if not missing:
+        return []
+    names = ", ".join(repr(task_names[task]) if task_names else str(task + 1) for task in missing)
+    return [f"task(s) {names} have no test images: their accuracy cannot be computed."]

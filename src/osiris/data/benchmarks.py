@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from osiris.data.config import BenchmarkConfig
-from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, KnownDataset, parse_name
+from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, parse_name
 from osiris.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,21 +26,22 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         raise UserError(
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
         )
-    from osiris.data import orders, tasks, tinyworld
+    from osiris.data import orders, tinyworld
+    from osiris.data.benchmark import by_class, by_episode
     from osiris.data.dataset import load_dataset
 
     dataset = load_dataset(open_source(name, config), config)
     if name.task_count is None:
-        return tasks.by_episode(name.text, dataset, config)
+        return by_episode(name.text, dataset, config)
     if name.order == "own" and config.class_order is None:
-        return tasks.by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
+        return by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
     published = name.kind == "known" and name.place != "tinyworld"
     packaged = orders.packaged_order(name.place, name.order) if published else None
     chosen = orders.choose_tasks(
         name.text, dataset.class_names, dataset.class_aliases, name.task_count, packaged, config.class_order
     )
     structured = name.text == "structured-tiny-imagenet" and config.class_order is None
-    return tasks.by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
+    return by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
 
 
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
@@ -96,12 +97,12 @@ def benchmark_from(
     Returns:
         The benchmark; its `notices` tell what was left out or changed.
     """
-    from osiris.data import tasks
+    from osiris.data.benchmark import by_episode
     from osiris.data.dataset import load_dataset
 
     source = _own_source(images, name, episodes, labels, test, class_names)
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
-    return tasks.by_episode(source.name, load_dataset(source, config), config)
+    return by_episode(source.name, load_dataset(source, config), config)
 
 
 def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
@@ -130,12 +131,12 @@ def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
 
 def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
     """The images of `episode_source` as a benchmark of one task."""
-    from osiris.data import tasks
+    from osiris.data.benchmark import by_episode
     from osiris.data.dataset import load_dataset
 
     source, notices = episode_source(images, name)
     config = BenchmarkConfig(name, image_size=image_size, strict=strict)
-    benchmark = tasks.by_episode(name, load_dataset(source, config), config)
+    benchmark = by_episode(name, load_dataset(source, config), config)
     return replace(benchmark, notices=(*notices, *benchmark.notices))
 
 
@@ -198,30 +199,31 @@ class BenchmarkDescription(TypedDict):
 
 def describe_benchmarks() -> list[BenchmarkDescription]:
     """Tasks, classes, images, size on disk of each named benchmark, and whether its data is on this machine."""
-    return [_describe(name, DATASETS[name.place]) for name in BENCHMARKS.values()]
-
-
-def _describe(name: BenchmarkName, known: KnownDataset) -> BenchmarkDescription:
     from osiris.data.cache import bytes_on_disk
 
-    train, test = known.class_count * known.train_per_class, known.class_count * known.test_per_class
-    entry, present = (None, "rendered by code") if not known.repository else presence(name, BenchmarkConfig())
-    if entry is not None:
-        if (entry.manifest["train_count"], entry.manifest["test_count"]) != (train, test):
-            present += ", a part only"
-        train, test = entry.manifest["train_count"], entry.manifest["test_count"]
-    assert name.task_count is not None
-    return BenchmarkDescription(
-        name=name.text,
-        about=name.about,
-        tasks=name.task_count,
-        classes=known.class_count,
-        image_size=known.size,
-        train_images=train,
-        test_images=test,
-        bytes=None if entry is None or entry.directory is None else bytes_on_disk(entry.directory),
-        present=present,
-    )
+    descriptions = []
+    for name in BENCHMARKS.values():
+        known = DATASETS[name.place]
+        train, test = known.class_count * known.train_per_class, known.class_count * known.test_per_class
+        entry, present = (None, "rendered by code") if not known.repository else presence(name, BenchmarkConfig())
+        if entry is not None:
+            counts = entry.manifest["train_count"], entry.manifest["test_count"]
+            present += "" if counts == (train, test) else ", a part only"
+            train, test = counts
+        assert name.task_count is not None
+        description = BenchmarkDescription(
+            name=name.text,
+            about=name.about,
+            tasks=name.task_count,
+            classes=known.class_count,
+            image_size=known.size,
+            train_images=train,
+            test_images=test,
+            bytes=None if entry is None or entry.directory is None else bytes_on_disk(entry.directory),
+            present=present,
+        )
+        descriptions.append(description)
+    return descriptions
 
 
 def presence(name: BenchmarkName, config: BenchmarkConfig) -> tuple[Entry | None, str]:

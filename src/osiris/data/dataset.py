@@ -14,8 +14,7 @@ from osiris.console import notice
 from osiris.data import cache
 from osiris.data.cache import CacheUnavailable, Entry
 from osiris.data.config import BenchmarkConfig
-from osiris.data.decode import Encoded
-from osiris.data.decode_table import decode_table
+from osiris.data.decode import Encoded, decode_table
 from osiris.data.images import ArrayImages, Images, LazyImages, Subset
 from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD, Channels, KnownDataset
 from osiris.data.table import Source, Table

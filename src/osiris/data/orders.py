@@ -85,7 +85,11 @@ def choose_tasks(
         names = list(class_names) if default is None else default
         return cut(resolve(names, class_names, aliases, f"the class order of {name}"), task_count, name)
     if class_order.startswith("seed:"):
-        return cut(_random_order(class_order, len(class_names)), task_count, name)
+        try:
+            seed = int(class_order.removeprefix("seed:"))
+        except ValueError:
+            raise UserError(f"--class-order {class_order!r}: write seed:N with a whole number N.") from None
+        return cut(_shuffled(len(class_names), seed, "order.classes"), task_count, name)
     where, listed = f"the class order {class_order}", _read_order(Path(class_order))
     rows = [row if isinstance(row, list) else [row] for row in listed]
     if not all(rows):
@@ -97,18 +101,6 @@ def choose_tasks(
         raise UserError(f"{where} lists {len(rows)} tasks, the benchmark has {task_count}.")
     following = iter(labels)
     return tuple(tuple(next(following) for _ in row) for row in rows)
-
-
-def _random_order(class_order: str, class_count: int) -> list[int]:
-    import torch
-
-    from osiris.randomness import generator
-
-    try:
-        seed = int(class_order.removeprefix("seed:"))
-    except ValueError:
-        raise UserError(f"--class-order {class_order!r}: write seed:N with a whole number N, such as seed:3.") from None
-    return torch.randperm(class_count, generator=generator(seed, "order.classes")).tolist()
 
 
 def _read_order(path: Path) -> list[str] | list[list[str]]:
@@ -128,13 +120,17 @@ def _read_order(path: Path) -> list[str] | list[list[str]]:
     return listed
 
 
-def shuffle(count: int, seed: int) -> list[int]:
-    """A random order of the tasks: position -> which task comes there."""
+def task_order(count: int, seed: int | None) -> list[int]:
+    """Position -> which task comes there; random with a seed."""
+    return list(range(count)) if seed is None else _shuffled(count, seed, "order.tasks")
+
+
+def _shuffled(count: int, seed: int, purpose: str) -> list[int]:
     import torch
 
     from osiris.randomness import generator
 
-    return torch.randperm(count, generator=generator(seed, "order.tasks")).tolist()
+    return torch.randperm(count, generator=generator(seed, purpose)).tolist()
 
 
 def _some(names: Sequence[str], limit: int = 6) -> str:

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,24 +137,25 @@ def make_table(
     if test is not None and train.labels is None:
         notices = [*notices, "there are no labels: the test images are not used."]
         test = None
-    label, episode, classes = None, np.zeros(train.count, dtype=np.int64), Numbering()
+    label, label_of = None, {}
     if train.labels is not None:
-        classes = numbering(train.labels, train.count, f"{name}: labels", class_names)
-        label = classes.numbers(train.labels, train.count, f"{name}: labels")
-    episodes = Numbering({"all": 0}, ("all",))
+        label_of = numbering(train.labels, train.count, f"{name}: labels", class_names)
+        label = numbers(train.labels, train.count, f"{name}: labels", label_of)
+    classes = tuple(class_names or label_of) if label is not None else ()
+    episode, episode_of = np.zeros(train.count, dtype=np.int64), {"all": 0}
     if train.episodes is not None:
-        episodes = numbering(train.episodes, train.count, f"{name}: episodes")
-        episode = episodes.numbers(train.episodes, train.count, f"{name}: episodes")
-    if len(episodes.names) == train.count > 10:
+        episode_of = numbering(train.episodes, train.count, f"{name}: episodes")
+        episode = numbers(train.episodes, train.count, f"{name}: episodes", episode_of)
+    if len(episode_of) == train.count > 10:
         raise UserError(f"{name}: every image has its own episode. Use a coarser value, such as a date or a place.")
     if test is not None and label is not None:
-        test_label = classes.numbers(test.labels, test.count, f"{name}: test labels")
+        test_label = numbers(test.labels, test.count, f"{name}: test labels", label_of)
         if test.episodes is not None:
-            test_episode = episodes.numbers(test.episodes, test.count, f"{name}: test episodes")
+            test_episode = numbers(test.episodes, test.count, f"{name}: test episodes", episode_of)
         else:
-            test_episode = _episode_of_class(name, label, episode, test_label, classes.names)
+            test_episode = _episode_of_class(name, label, episode, test_label, classes)
         label, episode = np.concatenate([label, test_label]), np.concatenate([episode, test_episode])
-    return Table(name, train, test, label, episode, classes.names, episodes.names, tuple(notices))
+    return Table(name, train, test, label, episode, classes, tuple(episode_of), tuple(notices))
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -163,39 +164,29 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces if piece]
 
 
-@dataclass(frozen=True)
-class Numbering:
-    """The numbers of labels or episodes."""
-
-    number_of: dict[str, int] = field(default_factory=dict)
-    """By the value as text."""
-    names: tuple[str, ...] = ()
-    """By number."""
-
-    def numbers(self, values: Values | None, count: int, what: str) -> np.ndarray:
-        if values is None:
-            raise UserError(f"{what} are missing: give one for each test image, as for the training images.")
-        texts = [str(value) for value in _plain(values, count, what)]
-        for text in texts:
-            if text not in self.number_of:
-                raise UserError(
-                    f"{what} contain {text!r}, which has no training images. Add some, or leave these test images out."
-                )
-        return np.asarray([self.number_of[text] for text in texts], dtype=np.int64)
-
-
-def numbering(values: Values, count: int, what: str, names: Sequence[str] | None = None) -> Numbering:
-    """The distinct values in order; with `names`, the values are positions in it."""
+def numbering(values: Values, count: int, what: str, names: Sequence[str] | None = None) -> dict[str, int]:
+    """The number of each distinct value, given as text, in order; with `names`, the values are positions in it."""
     plain = _plain(values, count, what)
     if names is None:
         distinct = sorted(set(plain), key=natural if isinstance(plain[0], str) else None)
-        texts = tuple(str(value) for value in distinct)
-        return Numbering({text: number for number, text in enumerate(texts)}, texts)
+        return {str(value): number for number, value in enumerate(distinct)}
     if len(set(names)) < len(names):
         raise UserError(f"{what}: class_names contains the same name twice.")
     if type(plain[0]) is not int or min(plain) < 0 or max(plain) >= len(names):
         raise UserError(f"{what} must be whole numbers from 0 to {len(names) - 1}, one for each class name.")
-    return Numbering({str(number): number for number in range(len(names))}, tuple(names))
+    return {str(number): number for number in range(len(names))}
+
+
+def numbers(values: Values | None, count: int, what: str, number_of: dict[str, int]) -> np.ndarray:
+    if values is None:
+        raise UserError(f"{what} are missing: give one for each test image, as for the training images.")
+    texts = [str(value) for value in _plain(values, count, what)]
+    unknown = next((text for text in texts if text not in number_of), None)
+    if unknown is not None:
+        raise UserError(
+            f"{what} contain {unknown!r}, which has no training images. Add some, or leave these test images out."
+        )
+    return np.asarray([number_of[text] for text in texts], dtype=np.int64)
 
 
 def _plain(values: Values, count: int, what: str) -> list[Any]:

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 
 from osiris.evaluation.runs import Run
-from osiris.report.curves import Course, Curve, over_seeds
+from osiris.report.curves import Course, Curve, lines_over_seeds
 from osiris.report.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style, style_of
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
@@ -29,7 +29,7 @@ Quantity = Callable[[Course], np.ndarray]
 def course_curves(methods: Mapping[str, Sequence[Run]], protocol: str, quantity: Quantity) -> dict[str, Curve]:
     """Label -> a quantity through training, over its seeds."""
     courses = {label: [Course.of(run, protocol) for run in runs] for label, runs in methods.items()}
-    return {label: over_seeds([(one.x, quantity(one)) for one in each]) for label, each in courses.items()}
+    return lines_over_seeds({label: [(one.x, quantity(one)) for one in each] for label, each in courses.items()})
 
 
 def curve(

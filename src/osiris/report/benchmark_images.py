@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from osiris.data.benchmark import Benchmark
@@ -19,6 +20,8 @@ from osiris.report.studies import Study
 from osiris.training.config import from_dict
 
 GAP = 2
+MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
+"""Of contact sheets."""
 CLASS_NAME = 24
 """Longest class name in a figure, in characters."""
 
@@ -81,6 +84,11 @@ def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None
     return sheet
 
 
+def mosaic(images: np.ndarray, columns: int) -> Image.Image:
+    """Images uint8 [n, H, W, 3] in rows of `columns`."""
+    return tiles([images[start : start + columns] for start in range(0, len(images), columns)])
+
+
 def framed(tile: np.ndarray, good: bool) -> np.ndarray:
     """A tile with a frame: solid green for right, striped orange for wrong (stripes are visible without colour)."""
     framed_tile = tile.copy()
@@ -92,3 +100,19 @@ def framed(tile: np.ndarray, good: bool) -> np.ndarray:
         edge &= ((x + y) // max(2, 2 * thick)) % 2 == 0
     framed_tile[edge] = (0, 158, 115) if good else (213, 94, 0)
     return framed_tile
+
+
+def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int = 2) -> Image.Image:
+    """Draw uint8 images [n, 3, H, W], one tensor per row, enlarged `scale` times, with the names on the left."""
+    assert images_by_row and len(images_by_row) == len(row_names), (len(images_by_row), len(row_names))
+    enlarged = [pixels(images).repeat(scale, axis=1).repeat(scale, axis=2) for images in images_by_row]
+    pictures, height = tiles(enlarged), enlarged[0].shape[1]
+    font = ImageFont.load_default()
+    left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), PAPER)
+    sheet.paste(pictures, (left, MARGIN), pictures)
+    pen = ImageDraw.Draw(sheet)
+    for row, name in enumerate(row_names):
+        middle = MARGIN + row * (height + GAP) + height // 2
+        pen.text((left - MARGIN, middle), name, fill=INK, font=font, anchor="rm")
+    return sheet

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
-from osiris.claims.claims import CLAIMS, Judged, judge, tally
+from osiris.claims.claims import CLAIMS, judge, tally
 from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
 from osiris.data.names import DATASETS, parse_name
 from osiris.errors import UserError
@@ -28,10 +29,23 @@ RULE = (
 
 def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     """Claims that were tested, in full, and below them the others with the runs that they need."""
-    evidence = [evidence_of(study, writer.measured.get(study.identifier, {})) for study in studies if study.protocols]
+    evidence = []
+    for study in studies:
+        runs: dict[str, dict[int, Quantities]] = {}
+        for run in study.runs if study.protocols else ():
+            method = run.label + ("" if run.norm == "gn" else BATCH_NORM)
+            runs.setdefault(method, {})[run.seed] = quantities(run, study, writer.measured.get(study.identifier, {}))
+        names = tuple(name for name, _ in study.environments)
+        if runs:
+            about = (names, scale_of(study), not _smoke(study))
+            evidence.append(Evidence(study.benchmark, samples_by_method(runs), *about))
     published = from_paper()
     judged = [judge(claim, evidence, published) for claim in CLAIMS]
-    writer.table(claims_table(judged), "claims")
+    rows = [
+        (one.claim.name, one.claim.where, one.claim.sentence, one.verdict, one.numbers, one.paper) for one in judged
+    ]
+    columns = tuple(map(Column, ("claim", "where", "sentence", "verdict", "numbers", "published tables")))
+    writer.table(Table("Claims of the paper, tested on these runs", columns, tuple(rows), (RULE,)), "claims")
     block = render(
         "claims.html",
         tally=tally(judged),
@@ -41,15 +55,6 @@ def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     scales = dict.fromkeys(f"{one.benchmark}: {one.scale}" for one in evidence)
     intro = f"Every empirical claim of the paper, reworded, tested on these runs: {RULE}. {' '.join(scales)}"
     return Section("claims", "The paper's claims", "Claims", intro, [block])
-
-
-def evidence_of(study: Study, measured: Measured) -> Evidence:
-    runs: dict[str, dict[int, Quantities]] = {}
-    for run in study.runs:
-        method = run.label + ("" if run.norm == "gn" else BATCH_NORM)
-        runs.setdefault(method, {})[run.seed] = quantities(run, study, measured)
-    names = tuple(name for name, _ in study.environments)
-    return Evidence(study.benchmark, samples_by_method(runs), names, scale_of(study), not _smoke(study))
 
 
 def scale_of(study: Study) -> str:
@@ -69,20 +74,15 @@ def scale_of(study: Study) -> str:
     if epochs is not None and epochs != paper.learning.epochs:
         count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
         differences.append(f"{count} per task (the paper's: {paper.learning.epochs})")
-    if config.get("data.train_per_class"):
-        differences.append(f"{config['data.train_per_class']}{_complete(study.benchmark)} training images per class")
+    if per_class := config.get("data.train_per_class"):
+        name = None
+        with contextlib.suppress(UserError):  # the data is not known by name
+            name = parse_name(study.benchmark)
+        complete = f" of {DATASETS[name.place].train_per_class}" if name is not None and name.kind == "known" else ""
+        differences.append(f"{per_class}{complete} training images per class")
     if not config:
         return "the scale of these runs is not known, because config.json is missing."
     return f"{', '.join(differences)}." if differences else "at the scale of the paper."
-
-
-def _complete(benchmark: str) -> str:
-    """How many training images per class there are; empty for data that is not known by name."""
-    try:
-        name = parse_name(benchmark)
-    except UserError:
-        return ""
-    return f" of {DATASETS[name.place].train_per_class}" if name.kind == "known" else ""
 
 
 def _smoke(study: Study) -> bool:
@@ -123,11 +123,3 @@ def _through_training(item: Run, study: Study) -> Quantities:
         "late plasticity": mean(late.plasticity()),
         "late stability": mean(late.of_task(0)),
     }
-
-
-def claims_table(judged: Sequence[Judged]) -> Table:
-    rows = tuple(
-        (one.claim.name, one.claim.where, one.claim.sentence, one.verdict, one.numbers, one.paper) for one in judged
-    )
-    names = ("claim", "where", "sentence", "verdict", "numbers", "published tables")
-    return Table("Claims of the paper, tested on these runs", tuple(map(Column, names)), rows, (RULE,))

@@ -112,7 +112,10 @@ def comparison_table(
     notes = [OVER_SEEDS, *_test_notes(rows, best)]
     notes += [f"{', '.join(baselines)}: KNN on features that were not learned"] if baselines else []
     notes += [f"paper: three seeds, {published.settings()}"] if paper else []
-    return number_table(_title(runs, protocol), METRICS, [*above, *rows], (*notes, *config_differences(runs)))
+    about = runs[0].metrics.fingerprint
+    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
+    title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
+    return number_table(title, METRICS, [*above, *rows], (*notes, *config_differences(runs)))
 
 
 def check(runs: Sequence[Run]) -> None:
@@ -128,6 +131,8 @@ def check(runs: Sequence[Run]) -> None:
 
 def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]) -> list[Row]:
     """Methods in the order of the zoo (runs in the order given), references last."""
+    from osiris.framework.table1 import group_of
+
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         members = groups.setdefault(run.label if by == "method" else str(run.path), {})
@@ -143,26 +148,14 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
         samples = samples_of({run.seed: run.metrics[protocol].values() for run in members})
         first = members[0]
         ranked = first.continual and first.method not in REFERENCES
-        section = (ranked, _group(first.method) if by == "method" else None)
+        group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
+        section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
         rows.append(Row(name, samples, section, str(len(members)), ranked, members))
     return sorted(rows, key=lambda row: not row.ranked)
 
 
-def _group(method: str) -> str:
-    """`replay`, `distillation`, ...: the sections of the paper's tables."""
-    from osiris.framework.table1 import group_of
-
-    return group_of(base_name(method).split("/")[0])
-
-
 def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:
     return [Row("  paper", samples, seeds="3", ranked=False)] if samples else []
-
-
-def _title(runs: Sequence[Run], protocol: str) -> str:
-    about = runs[0].metrics.fingerprint
-    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
-    return f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
 
 
 def _test_notes(rows: Sequence[Row], best: Row | None) -> list[str]:

@@ -5,7 +5,7 @@ The horizontal axis counts tasks: 0 is the untrained encoder, t the end of task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,17 @@ def percentages(values: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
+def accuracy_matrix(run: Run, protocol: str) -> np.ndarray:
+    """A[t, i]: [evaluations, tasks], NaN for a task without test images."""
+    return percentages(run.metrics[protocol].accuracy_matrix, (len(run.metrics.evaluations), run.task_count))
+
+
+def class_accuracy(run: Run, protocol: str) -> np.ndarray:
+    """[evaluations, classes] in percent."""
+    rows = [scores.protocols[protocol].per_class for scores in run.metrics.evaluations]
+    return percentages(rows, (len(rows), len(rows[0])))
+
+
 @dataclass(frozen=True)
 class Curve:
     """A mean over seeds with its sample deviation (None with one seed)."""
@@ -106,6 +117,12 @@ def over_seeds(curves: Sequence[Points]) -> Curve:
     common = sorted(set(each[0]).intersection(*each[1:]))
     values = np.array([[curve[x] for x in common] for curve in each])
     return Curve(np.array(common), values.mean(axis=0), values.std(axis=0, ddof=1) if len(values) > 1 else None)
+
+
+def lines_over_seeds(series: Mapping[str, Iterable[Points]]) -> dict[str, Curve]:
+    """The curve of each label over the seeds that have points; labels without points are left out."""
+    known = {label: [points for points in each if len(points[0])] for label, each in series.items()}
+    return {label: over_seeds(points) for label, points in known.items() if points}
 
 
 def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> Points:

@@ -10,9 +10,11 @@ import base64
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import matplotlib
 from markupsafe import Markup
@@ -27,6 +29,8 @@ from osiris.files import write_atomically, write_text
 from osiris.report.studies import Study, seeds_of
 from osiris.report.style import SETTINGS, Style, swaps
 
+P = ParamSpec("P")
+Draw = Callable[Concatenate["Study", P], "Figure | None"]
 DPI = 150
 LEGEND_ROW = 0.19
 """Height of a row of the legend, in inches."""
@@ -48,14 +52,33 @@ class Figure:
     """Numbers of the runs it is made of (see the list of commands on the page)."""
 
 
-def study_figure(
-    study: Study, name: str, title: str, caption: str, canvas: Canvas, runs: Iterable[Run | str], basis: str = ""
-) -> Figure:
-    """A figure of some runs of a study (a label stands for all runs of that method), with their numbers and seeds."""
-    used = [run for item in runs for run in (study.by_label[item] if isinstance(item, str) else [item])]
-    basis = ", ".join(part for part in (basis, seeds_of(used)) if part)
-    numbers = tuple(run.number for run in used)
-    return Figure(f"{study.identifier}-{name}", title, caption.strip(), canvas, basis, numbers)
+class Drawing:
+    """What the functions in `figures/` return."""
+
+    def __init__(self, canvas: Canvas, runs: Iterable[Run | str], basis: str = "", **values: object) -> None:
+        """`runs`: a label stands for all runs of that method. `values` are inserted into name, title and caption."""
+        self.canvas, self.runs, self.basis, self.values = canvas, runs, basis, values
+
+
+def figure(name: str, title: str) -> Callable[[Callable[Concatenate[Study, P], Drawing | None]], Draw[P]]:
+    """Turns a function that draws into one that returns a Figure. Its docstring is the caption."""
+
+    def decorate(draw: Callable[Concatenate[Study, P], Drawing | None]) -> Draw[P]:
+        @wraps(draw)
+        def make(study: Study, *args: P.args, **options: P.kwargs) -> Figure | None:
+            drawing = draw(study, *args, **options)
+            if drawing is None:
+                return None
+            runs = [run for item in drawing.runs for run in (study.by_label[item] if isinstance(item, str) else [item])]
+            basis = ", ".join(part for part in (drawing.basis, seeds_of(runs)) if part)
+            caption = " ".join((draw.__doc__ or "").split())
+            full_name, heading, text = (part.format(**drawing.values) for part in (name, title, caption))
+            numbers = tuple(run.number for run in runs)
+            return Figure(f"{study.identifier}-{full_name}", heading, text.strip(), drawing.canvas, basis, numbers)
+
+        return make
+
+    return decorate
 
 
 def panels(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from osiris.console import Ticker
 from osiris.report import comparison, cost_tables
 from osiris.report.benchmark_images import Source, find_images
-from osiris.report.figures import accuracy, components, images, memory, observed, representation, training, unlabelled
+from osiris.report.figures import accuracy, images, memory, observed, representation, training, unlabelled
 from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study
 from osiris.report.writer import Item, ReportWriter, Section, render
@@ -75,7 +75,7 @@ def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[It
     if not study.protocols:
         return
     tables = {protocol: comparison.ablation_table(study, protocol) for protocol in study.protocols}
-    bars = components.normalisations(study)
+    bars = accuracy.normalisations(study)
     for protocol, table in tables.items():
         yield f"ablation-{protocol}", table
     if not any(tables.values()):
@@ -116,7 +116,7 @@ def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
         )
     if study.protocols:
         sizes = cost_tables.storage_sizes(study)
-        yield components.storage(study, sizes)
+        yield accuracy.storage(study, sizes)
         yield "storage-table", cost_tables.storage_table(study, sizes)
         yield "cost", cost_tables.cost_table(study, study.protocols[0])
 

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+
+from osiris.errors import UserError
+from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.metrics_file import RunMetrics
 from osiris.evaluation.runs import Run
-from osiris.evaluation.untrusted import safe_name, shortened
+from osiris.evaluation.untrusted import harmless, safe_name, shortened
+from osiris.report.curves import Course, accuracy_matrix, class_accuracy
 from osiris.report.style import order_of
-from osiris.report.validation import damage
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
@@ -148,3 +154,59 @@ def seeds_of(runs: Iterable[Run]) -> str:
         used = sorted({seed for seeds in counts.values() for seed in seeds})
         return f"seed {used[0]}" if len(used) == 1 else "one seed each"
     return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+
+
+def damage(run: Run) -> str:
+    """Why the files of a run cannot be used; empty if they can."""
+    try:
+        read_everything(run)
+    except UserError as error:
+        return str(error).rstrip(".")
+    except msgspec.ValidationError as error:
+        return f"log.jsonl: {error}"
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, SafetensorError) as error:
+        return f"{type(error).__name__}: {harmless(str(error))[:200]}"
+    return ""
+
+
+def read_everything(run: Run) -> None:
+    """Every file that a report needs, once, before anything is drawn."""
+    metrics = run.metrics
+    if not metrics.task_names or not metrics.evaluations:
+        raise ValueError("metrics.json has no tasks or no evaluations")
+    if unknown := set(metrics.protocols) - set(PROTOCOLS):
+        raise ValueError(f"metrics.json has the unknown protocol {sorted(unknown)[0]!r}")
+    if not {task for _, tasks in metrics.environments for task in tasks} <= set(range(run.task_count)):
+        raise ValueError("metrics.json has an environment with tasks that do not exist")
+    for protocol in metrics.protocols:
+        _ = Course.of(run, protocol), accuracy_matrix(run, protocol), class_accuracy(run, protocol)
+    _ = run.observations, run.command, run.composition, run.config, run.steps, run.overfitting_logged
+    for task in [*range(run.task_count), None]:
+        check_arrays(run.arrays(task), run.task_count, metrics.fingerprint.bank_images, metrics.fingerprint.test_images)
+        run.memory(task)
+
+
+def check_arrays(arrays: dict[str, np.ndarray], task_count: int, bank_images: int, test_images: int) -> None:
+    """Indices lie within what they index, and arrays that are read together fit each other. Without test images, the
+    bank was evaluated; in a learner's state it has another size after each episode."""
+    images, classes = len(arrays.get("task", ())), len(arrays.get("class_similarity", ()))
+    limits = {
+        "task": task_count,
+        "projection.indices": images,
+        "neighbours.indices": images,
+        "neighbours.bank": bank_images if test_images else images,
+        "label": classes,
+    }
+    for name, limit in limits.items():
+        indices = arrays.get(name, np.zeros(0, dtype=np.int64))
+        if indices.size and not (indices.min() >= 0 and indices.max() < limit):
+            raise IndexError(f"the array {name!r} of an evaluation has entries outside 0 to {limit - 1}")
+    shapes = {
+        "label": (images,),
+        "projection.points": (len(arrays.get("projection.indices", ())), 2),
+        "class_similarity": (classes, classes),
+        **{name: (2, array.shape[-1]) for name, array in arrays.items() if name.startswith("histogram.")},
+    }
+    for name, shape in shapes.items():
+        if name in arrays and arrays[name].shape != shape:
+            raise ValueError(f"the array {name!r} of an evaluation should have the shape {shape}")

@@ -1,28 +1,31 @@
-"""Figures of accuracy: at the end, through training, by task and by class."""
+"""Figures of accuracy: at the end, through training, by task, by class, by normalisation, and against storage."""
 
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from osiris.evaluation.statistics import deviation
+from osiris.framework.storage import Storage
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
-from osiris.report.curves import Course
-from osiris.report.figure import Figure, add_legend, panels, study_figure
-from osiris.report.studies import Study
-from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, style_of
-from osiris.report.validation import accuracy_matrix, class_accuracy
+from osiris.report.curves import Course, accuracy_matrix, class_accuracy
+from osiris.report.figure import Drawing, add_legend, figure, panels
+from osiris.report.studies import NORMS, Study
+from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, order_of, style_of
 
 MATRIX_CELLS = 12
 """Accuracy matrices up to this size show their numbers."""
 CLASSES_SHOWN = 12
 
 
-def overview(study: Study) -> Figure:
-    """A of every method: one point per seed, and the mean."""
+@figure("overview", "Overall accuracy A after the last task")
+def overview(study: Study) -> Drawing:
+    """Each row is a method: the large mark is the mean over seeds, small dots are single runs, and the line spans one
+    sample deviation either way; further to the right is better. {extremes}"""
     canvas, every = panels(len(study.protocols), 2, 5.5, 0.75 + 0.27 * (len(study.by_label) + 1))
     sentences = []
     for axes, protocol in zip(every, study.protocols):
@@ -39,13 +42,7 @@ def overview(study: Study) -> Figure:
             (best, high), (worst, low) = ranked[0], ranked[-1]
             extremes = f"{best} is highest ({fmean(high):.1f}), {worst} lowest ({fmean(low):.1f})"
             sentences.append(f"{protocol.capitalize()}: {extremes}.")
-    caption = (
-        "Each row is a method: the large mark is the mean over seeds, small dots are single runs, and the line spans "
-        "one sample deviation either way; further to the right is better. "
-    )
-    caption += " ".join(sentences)
-    title = "Overall accuracy A after the last task"
-    return study_figure(study, "overview", title, caption, canvas, study.main, _all_protocols(study))
+    return Drawing(canvas, study.main, _all_protocols(study), extremes=" ".join(sentences))
 
 
 def _all_protocols(study: Study) -> str:
@@ -70,8 +67,9 @@ def _ranked_row(axes: Axes, row: int, label: str, values: list[float]) -> None:
     axes.annotate(f"{centre:.1f}", place, xytext=(8, 0), textcoords="offset points", va="center", fontsize=8)
 
 
-def through_training(study: Study) -> Figure:
-    """Mean accuracy over all tasks, learned or still to come."""
+@figure("accuracy", "Accuracy through training")
+def through_training(study: Study) -> Drawing:
+    """Mean accuracy over all tasks, including those not yet learned. {lines}{dashes}"""
     canvas, every = panels(len(study.protocols), 2, 5.5, 2.9)
     for axes, protocol in zip(every, study.protocols):
         draw.curves(axes, draw.course_curves(study.plain, protocol, Course.overall))
@@ -80,13 +78,11 @@ def through_training(study: Study) -> Figure:
         draw.percent_axis(axes)
         axes.set_title(f"{protocol} KNN")
     add_legend(canvas, legend_of(study.plain, untrained=study.untrained(study.protocols[0]) is not None))
-    caption = "Mean accuracy over all tasks, including those not yet learned. "
-    if any(not runs[0].continual for runs in study.plain.values()):
-        caption += "Level lines are methods that do not learn task by task. "
-    if draw.environment_starts(study.environments):
-        caption += "Vertical dashes mark where the environment changes."
-    title = "Accuracy through training"
-    return study_figure(study, "accuracy", title, caption, canvas, study.plain, _all_protocols(study))
+    at_once = any(not runs[0].continual for runs in study.plain.values())
+    lines = "Level lines are methods that do not learn task by task. " if at_once else ""
+    changes = draw.environment_starts(study.environments)
+    dashes = "Vertical dashes mark where the environment changes." if changes else ""
+    return Drawing(canvas, study.plain, _all_protocols(study), lines=lines, dashes=dashes)
 
 
 def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
@@ -95,8 +91,10 @@ def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
         axes.axhline(level, linewidth=1.2, **METHODS[UNTRAINED].line)
 
 
-def method_by_method(study: Study) -> Figure | None:
-    """The same as small multiples with a band over seeds each, where one panel would hold too many bands."""
+@figure("accuracy-methods", "Accuracy through training, method by method")
+def method_by_method(study: Study) -> Drawing | None:
+    """Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other
+    methods, the dotted line is the untrained encoder. Horizontal: tasks learned; vertical: accuracy in percent."""
     protocol = study.protocols[0]
     lines = draw.course_curves(study.plain, protocol, Course.overall)
     moving = {label: line for label, line in lines.items() if len(line.x) > 1}
@@ -110,16 +108,13 @@ def method_by_method(study: Study) -> Figure | None:
         _untrained_level(axes, study, protocol)
         draw.task_axis(axes, study.task_count, label=False)
         axes.set_title(label)
-    caption = (
-        "Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other "
-        "methods, the dotted line is the untrained encoder. Horizontal: tasks learned; vertical: accuracy in percent."
-    )
-    title = "Accuracy through training, method by method"
-    return study_figure(study, "accuracy-methods", title, caption, canvas, moving, f"{protocol} KNN")
+    return Drawing(canvas, moving, f"{protocol} KNN")
 
 
-def trade_off(study: Study) -> Figure | None:
-    """Fig. 3a: plasticity, consolidation and stability."""
+@figure("trade-off", "Plasticity, consolidation and stability")  # Fig. 3a
+def trade_off(study: Study) -> Drawing | None:
+    """Left: how well the current task is learned. Middle: how well a KNN tells which task an image is from. Right:
+    what is left of the accuracy on task 1. A method that balances the three is high in every panel."""
     methods, protocol = study.few(), study.protocols[0]
     if not methods:
         return None
@@ -135,16 +130,13 @@ def trade_off(study: Study) -> Figure | None:
         draw.percent_axis(axes, unit)
         axes.set_title(title)
     add_legend(canvas, legend_of(methods))
-    caption = (
-        "Left: how well the current task is learned. Middle: how well a KNN tells which task an image is from. Right: "
-        "what is left of the accuracy on task 1. A method that balances the three is high in every panel."
-    )
-    title, basis = "Plasticity, consolidation and stability", f"{protocol} KNN; task-level KNN in the middle"
-    return study_figure(study, "trade-off", title, caption, canvas, methods, basis)
+    return Drawing(canvas, methods, f"{protocol} KNN; task-level KNN in the middle")
 
 
-def every_task(study: Study) -> Figure | None:
-    """Fig. 8 to 11: the accuracy on each task through training, small multiples."""
+@figure("tasks", "Accuracy on every task through training")  # Fig. 8 to 11
+def every_task(study: Study) -> Drawing | None:
+    """Horizontal: tasks learned; vertical: accuracy in percent. The task itself is learned in the shaded stretch: the
+    rise inside it is knowledge gain, a fall after it is forgetting, and the level before it is transfer."""
     methods, protocol, count = study.few(5), study.protocols[0], study.task_count
     if not methods:
         return None
@@ -156,16 +148,13 @@ def every_task(study: Study) -> Figure | None:
         axes.set(xlim=(0, count), xticks=sorted({1, (count + 1) // 2, count}))
         axes.set_title(study.task_title(task), fontsize=8.5)
     add_legend(canvas, legend_of(methods), markers=False)
-    caption = (
-        "Horizontal: tasks learned; vertical: accuracy in percent. The task itself is learned in the shaded stretch: "
-        "the rise inside it is knowledge gain, a fall after it is forgetting, and the level before it is transfer."
-    )
-    title = "Accuracy on every task through training"
-    return study_figure(study, "tasks", title, caption, canvas, methods, f"{protocol} KNN")
+    return Drawing(canvas, methods, f"{protocol} KNN")
 
 
-def matrices(study: Study, protocol: str) -> Figure | None:
-    """A[t, i] of each continual method, mean over seeds."""
+@figure("matrices-{protocol}", "Accuracy matrices, {protocol}")
+def matrices(study: Study, protocol: str) -> Drawing | None:
+    """Row t, column i is the accuracy on task i after learning task t. Tasks already learned lie below the stairs; a
+    column that turns lighter downwards is forgetting."""
     if not study.continual:
         return None
     means = {
@@ -184,16 +173,12 @@ def matrices(study: Study, protocol: str) -> Figure | None:
         draw.number_ticks(axes, [number - 0.5 for number in numbers], numbers)
         axes.set(xlabel="accuracy on task", ylabel="after learning task", title=label)
     canvas.colorbar(mesh, ax=every, label="accuracy (%)", aspect=30, fraction=0.02, pad=0.01)
-    caption = (
-        "Row t, column i is the accuracy on task i after learning task t. Tasks already learned lie below the stairs; "
-        "a column that turns lighter downwards is forgetting."
-    )
-    title, basis = f"Accuracy matrices, {protocol}", f"{protocol} KNN"
-    return study_figure(study, f"matrices-{protocol}", title, caption, canvas, study.continual, basis)
+    return Drawing(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
 
 
-def forgotten_classes(study: Study, source: Source) -> Figure | None:
-    """How much of each class every method forgets: all classes as a sorted curve, and the classes forgotten most."""
+@figure("forgetting", "Forgetting by class")
+def forgotten_classes(study: Study, source: Source) -> Drawing | None:
+    """How far the final accuracy on a class lies below its best after any task. {extremes}"""
     methods, protocol = study.few(), study.protocols[0]
     if not methods:
         return None
@@ -218,12 +203,10 @@ def forgotten_classes(study: Study, source: Source) -> Figure | None:
     right.grid(visible=True, axis="x")
     right.margins(x=0.06)
     add_legend(canvas, legend_of(methods))
-    caption = "How far the final accuracy on a class lies below its best after any task. "
-    if len(lost) > 1:
-        totals = sorted((float(np.nanmean(values)), label) for label, values in lost.items())
-        (least, first), (most, last) = totals[0], totals[-1]
-        caption += f"Mean over classes: from {least:.1f} ({first}) to {most:.1f} points ({last})."
-    return study_figure(study, "forgetting", "Forgetting by class", caption, canvas, methods, f"{protocol} KNN")
+    totals = sorted((float(np.nanmean(values)), label) for label, values in lost.items())
+    (least, first), (most, last) = totals[0], totals[-1]
+    extremes = f"Mean over classes: from {least:.1f} ({first}) to {most:.1f} points ({last})."
+    return Drawing(canvas, methods, f"{protocol} KNN", extremes=extremes if len(lost) > 1 else "")
 
 
 def class_forgetting(history: np.ndarray) -> np.ndarray:
@@ -235,3 +218,53 @@ def largest(values: np.ndarray, count: int) -> list[int]:
     """Positions of the largest values, largest first; never of NaN."""
     order = np.argsort(-values, kind="stable")  # NaN comes last
     return [int(index) for index in order[:count] if not np.isnan(values[index])]
+
+
+@figure("norms", "BatchNorm against GroupNorm")  # Fig. 2
+def normalisations(study: Study) -> Drawing | None:
+    """Hatched bars are BatchNorm, filled ones GroupNorm. GroupNorm minus BatchNorm: {gains}."""
+    protocol = study.protocols[0]
+    values: dict[tuple[str, str], list[float]] = {}
+    for run in study.runs:
+        if (accuracy := run.metrics[protocol].A) is not None:
+            values.setdefault((run.label, run.norm), []).append(accuracy)
+    methods = sorted({label for label, _ in values if all((label, norm) in values for norm in NORMS)}, key=order_of)
+    if not methods:
+        return None
+    canvas, (axes,) = panels(1, 1, max(5.5, 1.3 * len(methods)), 2.9)
+    for position, label in enumerate(methods):
+        for norm, place in (("bn", position - 0.2), ("gn", position + 0.2)):
+            centre, spread = fmean(values[label, norm]), deviation(values[label, norm]) or 0.0
+            colour, hatched = style_of(label).colour, norm == "bn"
+            look: dict[str, Any] = {"color": "none" if hatched else colour, "hatch": "////" if hatched else ""}
+            axes.bar(place, centre, 0.36, edgecolor=colour, linewidth=1, **look)
+            if spread:
+                axes.errorbar(place, centre, spread, color=INK, linewidth=1, capsize=2)
+            above: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+            axes.annotate(f"{NORMS[norm][:5]}\n{centre:.1f}", (place, centre + spread), fontsize=7.5, **above)
+    axes.set_xticks(range(len(methods)), methods, color=INK)
+    axes.set(ylim=(0, 1.25 * max(fmean(group) + (deviation(group) or 0) for group in values.values())), ylabel="A (%)")
+    gains = [f"{fmean(values[label, 'gn']) - fmean(values[label, 'bn']):+.1f} ({label})" for label in methods]
+    runs = [run for run in study.runs if run.label in methods]
+    return Drawing(canvas, runs, f"{protocol} KNN", gains=", ".join(gains))
+
+
+@figure("storage", "Accuracy against extra storage")  # Fig. 6
+def storage(study: Study, sizes: dict[str, Storage]) -> Drawing | None:
+    """Further up and to the left is better. The paper counts every extra parameter and every pixel channel in the
+    memory as 64 bits; on disk a pixel channel takes 8 bits and a parameter 32."""
+    protocol = study.protocols[0]
+    methods = {label: values for label in sizes if label in study.plain and (values := study.final(label, protocol))}
+    if len(methods) < 2:
+        return None
+    canvas, every = panels(2, 2, 5.5, 3.0)
+    for axes, field, title in zip(every, ("paper", "stored"), ("As the paper counts", "As stored here")):
+        for label, values in methods.items():
+            style, size = style_of(label), getattr(sizes[label], field) / 1e6
+            look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markersize": 7}
+            axes.errorbar(size, fmean(values), deviation(values), linewidth=1, capsize=2, **look)
+        axes.grid(visible=True, axis="x")
+        axes.margins(x=0.16, y=0.12)
+        axes.set(xlabel="extra storage (MB)", ylabel="A (%)", title=title)
+    add_legend(canvas, legend_of(methods))
+    return Drawing(canvas, methods, f"{protocol} KNN")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import Source, evenly_spaced, take, tiles
-from osiris.report.curves import Curve, as_points, over_seeds
-from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
+from osiris.report.benchmark_images import Source, evenly_spaced, mosaic, take
+from osiris.report.curves import Points, as_points, lines_over_seeds
+from osiris.report.figure import Drawing, add_legend, figure, panels, pictures
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.style import MUTED, legend_of, order_of
@@ -19,8 +19,10 @@ from osiris.report.style import MUTED, legend_of, order_of
 IMAGES_SHOWN = 60
 
 
-def overfitting(study: Study, measured: Measured) -> Figure | None:
-    """Fig. 3b and 5: the relative loss difference in the space of the current term, and in that of the past terms."""
+@figure("overfitting", "Overfitting to the memory")  # Fig. 3b and 5
+def overfitting(study: Study, measured: Measured) -> Drawing | None:
+    """(L_all - L_mem) / L_all: the contrastive loss on all past data against that on the memory, without the current
+    task. Near zero the memory represents the past; well above zero the encoder has overfitted to it."""
     runs = [run for run in study.main if run.uses_memory and run.label in study.plain and measured.get(run.number)]
     if not runs:
         return None
@@ -29,37 +31,24 @@ def overfitting(study: Study, measured: Measured) -> Figure | None:
     titles = ("in the space of the current term (g)", "in the space of the past terms (h, or g if there is no h)")
     for axes, space, title in zip(every, ("g", "h"), titles):
         axes.axhline(0, color=MUTED, linewidth=0.8)
-        # A method with one projector has g alone: Fig. 5b shows it in both.
-        lines = {
-            label: _difference(runs, measured, label, space) or _difference(runs, measured, label, "g")
-            for label in labels
-        }
-        known = {label: line for label, line in lines.items() if line is not None}
-        draw.curves(axes, known, within=(-np.inf, np.inf), markers=all(len(line.x) <= 24 for line in known.values()))
+        series: dict[str, list[Points]] = {label: [] for label in labels}
+        for run in runs:
+            # A method with one projector has g alone: Fig. 5b shows it in both.
+            differences = [(x, values.get(space, values.get("g"))) for x, values in measured[run.number]]
+            series[run.label].append(as_points((x, value) for x, value in differences if value is not None))
+        lines = lines_over_seeds(series)
+        draw.curves(axes, lines, within=(-np.inf, np.inf), markers=all(len(line.x) <= 24 for line in lines.values()))
         draw.task_axis(axes, study.task_count, study.environments)
         draw.at_least(axes, -0.02, 0.02)
         axes.set(ylabel="relative loss difference", title=title)
     add_legend(canvas, legend_of(labels))
-    caption = (
-        "(L_all - L_mem) / L_all: the contrastive loss on all past data against that on the memory, without the "
-        "current task. Near zero the memory represents the past; well above zero the encoder has overfitted to it."
-    )
-    basis = "views, batch size and temperature of the run"
-    return study_figure(study, "overfitting", "Overfitting to the memory", caption, canvas, runs, basis)
+    return Drawing(canvas, runs, "views, batch size and temperature of the run")
 
 
-def _difference(runs: Sequence[Run], measured: Measured, label: str, space: str) -> Curve | None:
-    each = [
-        as_points((x, values[space]) for x, values in measured[run.number] if space in values)
-        for run in runs
-        if run.label == label
-    ]
-    known = [points for points in each if len(points[0])]
-    return over_seeds(known) if known else None
-
-
-def shares(study: Study) -> Figure | None:
-    """Which tasks the memory holds, through training. Methods with equal memories share a panel."""
+@figure("memory", "Which tasks the memory holds")
+def shares(study: Study) -> Drawing | None:
+    """Each band is the share of one task in the memory (numbers at the right). After the last task the shares lie
+    between {low:.0f}% and {high:.0f}%; equal shares would be {equal:.0f}%."""
     count = study.task_count
     shares_of: dict[str, np.ndarray] = {}
     for label, runs in study.continual.items():
@@ -76,13 +65,8 @@ def shares(study: Study) -> Figure | None:
         names = ", ".join(labels)
         axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
     low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
-    caption = (
-        f"Each band is the share of one task in the memory (numbers at the right). After the last task the shares lie "
-        f"between {low:.0f}% and {high:.0f}%; equal shares would be {100 / count:.0f}%."
-    )
     runs = [study.by_label[label][0] for label in shares_of]
-    title = "Which tasks the memory holds"
-    return study_figure(study, "memory", title, caption, canvas, runs, "checkpoints after each task")
+    return Drawing(canvas, runs, "checkpoints after each task", low=low, high=high, equal=100 / count)
 
 
 def group_equal(arrays: dict[str, np.ndarray]) -> list[tuple[list[str], np.ndarray]]:
@@ -106,16 +90,16 @@ def _stacked_shares(axes: Axes, share: np.ndarray) -> None:
     axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)
     middles = np.cumsum(share[-1] * 100) - share[-1] * 50
     for task in np.flatnonzero(share[-1] > 0.035):
-        axes.annotate(
-            str(task + 1), (count, middles[task]), (3, 0), textcoords="offset points", fontsize=7, va="center"
-        )
+        place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(str(task + 1), (count, middles[task]), fontsize=7, **place)
     axes.set(xlim=(1, count), ylim=(0, 100), ylabel="share of the memory (%)")
     draw.task_axis(axes, count)
     axes.set_xlim(1, count)
 
 
-def images(study: Study, source: Source) -> Figure | None:
-    """Images in the memory after the last task, in the order of the tasks they came from."""
+@figure("memory-images", "What the memory holds at the end")
+def images(study: Study, source: Source) -> Drawing | None:
+    """Images in the memory after the last task, those of the earliest tasks first."""
     if source.benchmark is None:
         return None
     ids_of: dict[str, np.ndarray] = {}
@@ -130,11 +114,8 @@ def images(study: Study, source: Source) -> Figure | None:
     sheets = []
     for labels, ids in group_equal(ids_of):
         chosen = ids[evenly_spaced(len(ids), IMAGES_SHOWN)]
-        rows = [take(source.benchmark.train.images, chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
         names = ", ".join(labels)
         names = names if len(names) < 48 else f"{len(labels)} methods"
-        sheets.append((f"{names}: {len(chosen)} of {len(ids)} images", tiles(rows)))
-    caption = "Images in the memory after the last task, those of the earliest tasks first."
-    runs = [study.by_label[label][0] for label in ids_of]
-    canvas = pictures(sheets, 2, 5.5)
-    return study_figure(study, "memory-images", "What the memory holds at the end", caption, canvas, runs)
+        sheet = mosaic(take(source.benchmark.train.images, chosen), 12)
+        sheets.append((f"{names}: {len(chosen)} of {len(ids)} images", sheet))
+    return Drawing(pictures(sheets, 2, 5.5), [study.by_label[label][0] for label in ids_of])

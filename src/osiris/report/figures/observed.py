@@ -12,9 +12,9 @@ from osiris.evaluation.observations import Observation, neighbours
 from osiris.evaluation.runs import Run, weight_files
 from osiris.evaluation.untrusted import harmless, shortened
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import evenly_spaced, pixels, tiles
-from osiris.report.curves import Curve
-from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
+from osiris.report.benchmark_images import evenly_spaced, mosaic, pixels, tiles
+from osiris.report.curves import Curve, as_points
+from osiris.report.figure import Drawing, add_legend, figure, panels, pictures
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, legend_of
 from osiris.training.checkpoint import read_state
@@ -33,12 +33,14 @@ def states(study: Study) -> list[Run]:
 def _curve(run: Run, field: str) -> Curve:
     """A number of every observation, where it was measured."""
     points = [(one.task + 1, value) for one in run.observations.episodes if (value := getattr(one, field)) is not None]
-    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
-    return Curve(x, y, None)
+    return Curve(*as_points(points), None)
 
 
-def reference(study: Study) -> Figure | None:
-    """Accuracy on labelled images after each episode, over all classes and class by class."""
+@figure("reference", "Labelled images")
+def reference(study: Study) -> Drawing | None:
+    """A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}). After the last
+    episode {last.accuracy:.1f}% are right, at best {best:.1f}%; raw pixels give {last.pixels:.1f}%. A class whose row
+    fades has been forgotten."""
     run = next((run for run in states(study) if _scored(run)), None)
     if run is None:
         return None
@@ -56,17 +58,10 @@ def reference(study: Study) -> Figure | None:
         values = np.array([one.per_class for one in scores]).T
         draw.heat_map(every[1], values, 0, 100, cells=len(scores) <= 20)
         every[1].set(aspect="auto", xlabel="tasks learned", title="each class (%)")
-        every[1].set_yticks(
-            np.arange(len(last.classes)) + 0.5, [shortened(harmless(name), 24) for name in last.classes]
-        )
+        names = [shortened(harmless(name), 24) for name in last.classes]
+        every[1].set_yticks(np.arange(len(names)) + 0.5, names)
         every[1].set_xticks(np.arange(len(x)) + 0.5, [f"{number:.0f}" for number in x])
-    best = max(one.accuracy for one in scores)
-    caption = (
-        f"A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}). After the "
-        f"last episode {last.accuracy:.1f}% are right, at best {best:.1f}%; raw pixels give {last.pixels:.1f}%. A "
-        "class whose row fades has been forgotten."
-    )
-    return study_figure(study, "reference", "Labelled images", caption, canvas, [run], "leave-one-out KNN")
+    return Drawing(canvas, [run], "leave-one-out KNN", last=last, best=max(one.accuracy for one in scores))
 
 
 def _scored(run: Run) -> list[Observation]:
@@ -75,8 +70,11 @@ def _scored(run: Run) -> list[Observation]:
     return [one for one in run.observations.episodes if one.reference and one.reference.digest == digests[-1]]
 
 
-def movement(study: Study) -> Figure | None:
-    """How far each episode moved the features of the memory's images, and how many neighbours they kept."""
+@figure("movement", "What each episode did to old images")
+def movement(study: Study) -> Drawing | None:
+    """Images of the memory, embedded before and after each episode. Left: how far their features moved (0: not at all).
+    Right: how many of the five nearest neighbours among them stayed the same. Features may move together: then
+    neighbours stay, and nothing is forgotten."""
     runs = {run.label: run for run in states(study) if len(_curve(run, "drift").x)}
     if not runs:
         return None
@@ -89,32 +87,26 @@ def movement(study: Study) -> Figure | None:
     draw.percent_axis(right, "nearest neighbours kept (%)")
     right.set(title="neighbourhoods kept", ylim=(0, 100))
     add_legend(canvas, legend_of(runs))
-    caption = (
-        "Images of the memory, embedded before and after each episode. Left: how far their features moved (0: not at "
-        "all). Right: how many of the five nearest neighbours among them stayed the same. Features may move together: "
-        "then neighbours stay, and nothing is forgotten."
-    )
-    title = "What each episode did to old images"
-    return study_figure(study, "movement", title, caption, canvas, list(runs.values()), "images of the memory")
+    return Drawing(canvas, runs.values(), "images of the memory")
 
 
-def memory_images(study: Study) -> Figure | None:
-    """What the memory of a state holds, the earliest episodes first."""
+@figure("held", "What the memory holds")
+def memory_images(study: Study) -> Drawing | None:
+    """Images in the memory, those of the earliest episodes first. They are part of the state."""
     runs = [(run, memory) for run in states(study) if (memory := _memory(run)) is not None]
     if not runs:
         return None
     sheets = []
     for run, (images, _) in runs:
         chosen = images[evenly_spaced(len(images), IMAGES_SHOWN)]
-        rows = [pixels(chosen[start : start + 12]) for start in range(0, len(chosen), 12)]
-        sheets.append((f"{run.label}: {len(chosen)} of {len(images)} images", tiles(rows)))
-    caption = "Images in the memory, those of the earliest episodes first. They are part of the state."
-    canvas = pictures(sheets, 2, 5.5)
-    return study_figure(study, "held", "What the memory holds", caption, canvas, [run for run, _ in runs])
+        sheets.append((f"{run.label}: {len(chosen)} of {len(images)} images", mosaic(pixels(chosen), 12)))
+    return Drawing(pictures(sheets, 2, 5.5), [run for run, _ in runs])
 
 
-def memory_neighbours(study: Study) -> Figure | None:
-    """Nearest images of some of the memory's images, by the oldest weights that were kept and by the newest."""
+@figure("kept-neighbours", "Nearest images, before and after")
+def memory_neighbours(study: Study) -> Drawing | None:
+    """Each row starts with an image of the memory, followed by the images of the memory that are nearest to it.
+    Neighbours that make sense to you are the best sign of a useful representation."""
     for run in states(study):
         memory, files = _memory(run), weight_files(run.path)
         if memory is None or len(files) < 2 or len(memory[0]) < 3:
@@ -122,28 +114,19 @@ def memory_neighbours(study: Study) -> Figure | None:
         images, task = memory
         first, last = min(files), max(files)
         try:
-            nearest = {
-                number: neighbours(Embedder(files[number]).embed_batch(images.numpy())) for number in (first, last)
-            }
+            features = {number: Embedder(files[number]).embed_batch(images.numpy()) for number in (first, last)}
         except UserError as error:
             warn(f"{run.path}: neighbours are left out, because {error}")
             continue
         early = torch.nonzero(task <= first).flatten()
         early = early if len(early) else torch.arange(len(images))
         queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
-        sheets = [
-            (
-                f"after task {number + 1}",
-                tiles([pixels(images[[query, *indices[query].tolist()]]) for query in queries]),
-            )
-            for number, indices in nearest.items()
-        ]
-        caption = (
-            "Each row starts with an image of the memory, followed by the images of the memory that are nearest to it. "
-            "Neighbours that make sense to you are the best sign of a useful representation."
-        )
-        canvas = pictures(sheets, 2, 5.5)
-        return study_figure(study, "kept-neighbours", "Nearest images, before and after", caption, canvas, [run])
+        sheets = []
+        for number, embedded in features.items():
+            nearest = neighbours(embedded)
+            rows = [pixels(images[[query, *nearest[query].tolist()]]) for query in queries]
+            sheets.append((f"after task {number + 1}", tiles(rows)))
+        return Drawing(pictures(sheets, 2, 5.5), [run])
     return None
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure as Canvas
 
 from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
-from osiris.report.figure import Figure, add_legend, bare, panels, study_figure
+from osiris.report.figure import Drawing, add_legend, bare, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import INK, MUTED, ROLES
 
@@ -35,8 +33,10 @@ def chosen_labels(study: Study, most: int) -> list[str]:
     return (first + [label for label in study.plain if label not in first])[:most]
 
 
-def class_similarity(study: Study) -> Figure | None:
-    """Fig. 4, of the final models."""
+@figure("similarity", "Similarity between classes")  # Fig. 4
+def class_similarity(study: Study) -> Drawing | None:
+    """Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of
+    classes that the encoder does not tell apart.{above}"""
     matrices: dict[str, np.ndarray] = {}
     tasks: list[list[int]] = []
     for label in chosen_labels(study, 6):
@@ -65,14 +65,8 @@ def class_similarity(study: Study) -> Figure | None:
                 axes.axhline(ends[start], **SEPARATOR)
                 axes.axvline(ends[start], **SEPARATOR)
     canvas.colorbar(mesh, ax=every, label="mean cosine similarity", aspect=30, fraction=0.02, pad=0.01)
-    caption = (
-        "Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of "
-        "classes that the encoder does not tell apart."
-    )
-    if study.environments:
-        caption += " Above each panel: the mean between different classes of each environment; dashes separate them."
-    basis = "final model, test images"
-    return study_figure(study, "similarity", "Similarity between classes", caption, canvas, matrices, basis)
+    above = " Above each panel: the mean between different classes of each environment; dashes separate them."
+    return Drawing(canvas, matrices, "final model, test images", above=above if study.environments else "")
 
 
 def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
@@ -98,8 +92,7 @@ def by_environment(similarity: np.ndarray, tasks: Tasks, environments: Environme
     return {name: between_classes(similarity, sorted(set(classes))) for name, classes in groups.items() if classes}
 
 
-@dataclass(frozen=True)
-class Densities:
+class Densities(NamedTuple):
     """Kernel densities of the cosine similarity of two kinds of pairs, and the integral of the smaller one."""
 
     grid: np.ndarray
@@ -108,8 +101,10 @@ class Densities:
     overlap: float
 
 
-def distributions(study: Study) -> Figure | None:
-    """Fig. 7: similarities of same-class and different-class pairs, and their overlap."""
+@figure("distributions", "Same class and different class")  # Fig. 7
+def distributions(study: Study) -> Drawing | None:
+    """Densities of the similarity of two test images. The less the two overlap, the easier nearest neighbours are: the
+    overlap is the integral of the smaller density, 0 for separate and 1 for equal distributions."""
     places = [*(name for name, _ in study.environments), "overall"]
     labels = chosen_labels(study, 4)
     cells: list[tuple[str, str, Densities]] = []
@@ -117,16 +112,19 @@ def distributions(study: Study) -> Figure | None:
         arrays = [run.arrays() for run in study.by_label[label]]
         for place in places:
             counts = [entry[f"histogram.{place}"] for entry in arrays if f"histogram.{place}" in entry]
-            densities = similarity_overlap(np.sum(counts, axis=0)) if counts else None
-            if densities is not None:
-                cells.append((label, place, densities))
+            overlap = similarity_overlap(np.sum(counts, axis=0)) if counts else None
+            if overlap is not None:
+                cells.append((label, place, overlap))
     if not cells:
         return None
-    low, high = _support([densities for _, _, densities in cells])
+    # The range in which any density exceeds a thousandth of its maximum, within [-1, 1].
+    densities = [(one.grid, density) for _, _, one in cells for density in (one.same, one.different)]
+    inside = [grid[density > 1e-3 * density.max()] for grid, density in densities]
+    low, high = max(-1.0, min(grid[0] for grid in inside)), min(1.0, max(grid[-1] for grid in inside))
     canvas, every = panels(len(cells), len(places), 11 / max(3, len(places)), 1.8)
-    for axes, (label, place, densities) in zip(every, cells):
-        inside = (densities.grid >= low) & (densities.grid <= high)
-        grid, same, different = densities.grid[inside], densities.same[inside], densities.different[inside]
+    for axes, (label, place, one) in zip(every, cells):
+        shown = (one.grid >= low) & (one.grid <= high)
+        grid, same, different = one.grid[shown], one.same[shown], one.different[shown]
         for density, style in ((same, SAME), (different, DIFFERENT)):
             axes.fill_between(grid, density, color=style.colour, alpha=0.18, linewidth=0)
             axes.plot(grid, density, linewidth=1.2, **style.line)
@@ -134,21 +132,10 @@ def distributions(study: Study) -> Figure | None:
         axes.set(xlim=(low, high), yticks=[], title=f"{label}, {place}", xlabel="cosine similarity")
         axes.set_ylim(0, 1.3 * max(same.max(), different.max()))
         axes.spines["left"].set_visible(False)
-        text = f"overlap {densities.overlap:.2f}"
+        text = f"overlap {one.overlap:.2f}"
         axes.text(0.98, 0.94, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
     add_legend(canvas, [("same class", SAME), ("different classes", DIFFERENT)], markers=False)
-    caption = (
-        "Densities of the similarity of two test images. The less the two overlap, the easier nearest neighbours are: "
-        "the overlap is the integral of the smaller density, 0 for separate and 1 for equal distributions."
-    )
-    basis = "final model, pairs of test images, Gaussian kernel"
-    return study_figure(study, "distributions", "Same class and different class", caption, canvas, labels, basis)
-
-
-def _support(cells: Sequence[Densities]) -> tuple[float, float]:
-    """The range in which any density exceeds a thousandth of its maximum, within [-1, 1]."""
-    inside = [cell.grid[density > 1e-3 * density.max()] for cell in cells for density in (cell.same, cell.different)]
-    return max(-1.0, float(min(grid[0] for grid in inside))), min(1.0, float(max(grid[-1] for grid in inside)))
+    return Drawing(canvas, labels, "final model, pairs of test images, Gaussian kernel")
 
 
 def similarity_overlap(histogram: np.ndarray) -> Densities | None:
@@ -179,8 +166,10 @@ def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) ->
     return kernel @ (counts[used] / counts.sum())
 
 
-def feature_maps(study: Study) -> Figure | None:
-    """Features on their two main axes, coloured by task, through training."""
+@figure("maps", "Maps of the features, by task")
+def feature_maps(study: Study) -> Drawing | None:
+    """Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are easy to
+    tell from each other; two axes show only a part of the whole."""
     count = study.task_count
     times = sorted({0, max(0, count // 2 - 1), count - 1})
     cells: list[tuple[Run, int, dict[str, np.ndarray]]] = []
@@ -199,26 +188,18 @@ def feature_maps(study: Study) -> Figure | None:
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
         bare(axes)
         axes.set_title(f"{run.label}, after task {moment + 1}" if run.continual else f"{run.label}, at the end")
-    _task_colour_bar(canvas, every, count)
-    caption = (
-        "Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are "
-        "easy to tell from each other; two axes show only a part of the whole."
-    )
-    runs = list({run.number: run for run, _, _ in cells}.values())
-    basis = "principal axes of the training features at that moment"
-    return study_figure(study, "maps", "Maps of the features, by task", caption, canvas, runs, basis)
-
-
-def _task_colour_bar(canvas: Canvas, every: Sequence[Axes], count: int) -> None:
-    colours = draw.TASKS.resampled(count) if count > 1 else draw.TASKS
-    scale = ScalarMappable(Normalize(0.5, count + 0.5), colours)
-    ticks = range(1, count + 1, 1 + count // 12)
-    bar = canvas.colorbar(scale, ax=list(every), label="task", aspect=40, fraction=0.02, pad=0.01, ticks=list(ticks))
+    scale = ScalarMappable(Normalize(0.5, count + 0.5), draw.TASKS.resampled(count) if count > 1 else draw.TASKS)
+    ticks = list(range(1, count + 1, 1 + count // 12))
+    bar = canvas.colorbar(scale, ax=every, label="task", aspect=40, fraction=0.02, pad=0.01, ticks=ticks)
     bar.ax.tick_params(length=0)
+    runs = {run.number: run for run, _, _ in cells}.values()
+    return Drawing(canvas, runs, "principal axes of the training features at that moment")
 
 
-def class_maps(study: Study, source: Source) -> Figure | None:
-    """The classes of the first and of the last task on the same maps, final models."""
+@figure("class-maps", "Maps of the features, by class")
+def class_maps(study: Study, source: Source) -> Drawing | None:
+    """Some classes of the first and of the last task in colour, all other test images in grey, after the last task.
+    Classes that form islands are easy for the KNN."""
     runs = [study.by_label[label][0] for label in chosen_labels(study, 3)]
     known = [(run, arrays) for run in runs if {"projection.points", "label", "task"} <= (arrays := run.arrays()).keys()]
     if not known:
@@ -231,13 +212,7 @@ def class_maps(study: Study, source: Source) -> Figure | None:
         axes.set_title(f"{run.label}, classes of task {task + 1}")
         if number % len(known) == len(known) - 1:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, handletextpad=0.1)
-    caption = (
-        "Some classes of the first and of the last task in colour, all other test images in grey, after the last task. "
-        "Classes that form islands are easy for the KNN."
-    )
-    basis = "principal axes of the training features, final model"
-    title = "Maps of the features, by class"
-    return study_figure(study, "class-maps", title, caption, canvas, [run for run, _ in known], basis)
+    return Drawing(canvas, [run for run, _ in known], "principal axes of the training features, final model")
 
 
 def _class_panel(axes: Axes, arrays: dict[str, np.ndarray], task: int, source: Source) -> None:

@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from osiris.evaluation.runs import Run
 from osiris.framework.terms import Contrast
 from osiris.report import axes as draw
-from osiris.report.curves import Curve, Points, as_points, at_ends, over_seeds, thin
-from osiris.report.figure import Figure, add_legend, panels, study_figure
+from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin
+from osiris.report.figure import Drawing, add_legend, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, ROLES, legend_of, role_style
 
@@ -26,8 +26,9 @@ AT_CHANCE = 0.97
 """A loss above this fraction of chance counts as chance."""
 
 
-def loss_terms(study: Study) -> Figure | None:
-    """Every term by name, unweighted, the weighted sum, and the loss at chance."""
+@figure("losses", "Loss terms through training")
+def loss_terms(study: Study) -> Drawing | None:
+    """Each term before weighting, and the weighted sum where there is more than one. {chance}"""
     methods = {label: lines for label, runs in study.by_label.items() if (lines := term_curves(runs))}
     if not methods:
         return None
@@ -47,22 +48,18 @@ def loss_terms(study: Study) -> Figure | None:
     roles = {name.split(".")[0] for lines in methods.values() for name in lines}
     entries = [("weighted sum" if name == "loss" else name, style) for name, style in ROLES.items() if name in roles]
     add_legend(canvas, entries + ([("chance", CHANCE)] if chances else []), markers=False)
-    caption = "Each term before weighting, and the weighted sum where there is more than one. "
+    text = ""
     if chances:
-        caption += (
-            f"Chance, {min(chances):.2f}, is the current loss of an encoder that gives every image the same embedding: "
-            "log(2 · batch size - 1)."
-        )
-    basis = "training loss, means over logged steps"
-    return study_figure(study, "losses", "Loss terms through training", caption, canvas, methods, basis)
+        loss = "the current loss of an encoder that gives every image the same embedding: log(2 · batch size - 1)"
+        text = f"Chance, {min(chances):.2f}, is {loss}."
+    return Drawing(canvas, methods, "training loss, means over logged steps", chance=text)
 
 
 def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
     """Term -> its curve over seeds; `loss` only if there is more than one term."""
     names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
     wanted = ["loss", *names] if len(names) > 1 else names
-    each = {name: [points for run in runs if len((points := _logged(run, name))[0])] for name in wanted}
-    return {name: over_seeds(points) for name, points in each.items() if points}
+    return lines_over_seeds({name: [_logged(run, name) for run in runs] for name in wanted})
 
 
 def _logged(run: Run, name: str) -> Points:
@@ -95,25 +92,22 @@ def at_chance(run: Run) -> bool:
     return chance is not None and bool(known) and sum(known) / len(known) > AT_CHANCE * chance
 
 
-def health(study: Study) -> Figure:
-    """Effective rank, spread and uniformity of the features, through training."""
+@figure("health", "Health of the representation")
+def health(study: Study) -> Drawing:
+    """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
+    uniformity rises to 0."""
     methods = study.plain
     canvas, every = panels(len(HEALTH), 3, 3.7, 2.6)
     for axes, (field, (title, unit, within, smallest)) in zip(every, HEALTH.items()):
-        lines = {
-            label: over_seeds([at_ends(run, lambda one, field=field: getattr(one.health, field)) for run in runs])
+        series = {
+            label: [at_ends(run, lambda one, field=field: getattr(one.health, field)) for run in runs]
             for label, runs in methods.items()
         }
-        draw.curves(axes, {label: line for label, line in lines.items() if len(line.x)}, within=within)
+        draw.curves(axes, lines_over_seeds(series), within=within)
         draw.task_axis(axes, study.task_count, study.environments)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set(ylabel=unit, title=title)
         draw.at_least(axes, *smallest)
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
-    caption = (
-        "A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and "
-        "its uniformity rises to 0."
-    )
-    basis = "normalised features of the KNN bank"
-    return study_figure(study, "health", "Health of the representation", caption, canvas, methods, basis)
+    return Drawing(canvas, methods, "normalised features of the KNN bank")

@@ -15,9 +15,9 @@ from osiris.evaluation.overfitting import checkpoint_networks
 from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source, evenly_spaced, take, tiles
-from osiris.report.curves import Points, as_points, at_ends, over_seeds
-from osiris.report.figure import Figure, add_legend, panels, pictures, study_figure
-from osiris.report.figures.images import Neighbours
+from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds
+from osiris.report.figure import Drawing, add_legend, figure, panels, pictures
+from osiris.report.figures.images import nearest_images
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, legend_of
 from osiris.training.checkpoint import load_tensors
@@ -29,15 +29,18 @@ PAIRS_SHOWN = 10
 DRIFT_IMAGES = 64
 
 
-def neighbours(study: Study, source: Source) -> Figure | None:
-    """Nearest images of a few images, right after their own episode and after the last one."""
+@figure("nearest", "Nearest images, before and after")
+def neighbours(study: Study, source: Source) -> Drawing | None:
+    """Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to you
+    are the best sign of a useful representation. Of all {followed} images that were followed, {same:.0f}% of the
+    neighbours are the same at both times."""
     benchmark = source.benchmark
     if benchmark is None or not study.continual or study.task_count < 2:
         return None
     label = next((label for label in ("osiris-d", "ft") if label in study.continual), next(iter(study.continual)))
     run = study.continual[label][0]
     split = benchmark.bank if benchmark.test is None else benchmark.test
-    pairs = Neighbours.of(run, split.task.numpy())
+    pairs = nearest_images(run, split.task.numpy())
     if pairs is None:
         return None
     early = np.flatnonzero(pairs.task < study.task_count - 1)
@@ -52,22 +55,19 @@ def neighbours(study: Study, source: Source) -> Figure | None:
     if not len(chosen):
         return None
     unchanged = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
-    caption = (
-        "Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to "
-        f"you are the best sign of a useful representation. Of all {len(early)} images that were followed, "
-        f"{100 * float(np.mean(unchanged)):.0f}% of the neighbours are the same at both times."
-    )
-    title, basis = "Nearest images, before and after", "nearest neighbours among the training images"
-    return study_figure(study, "nearest", title, caption, pictures(sheets, 2, 5.5), [run], basis)
+    basis, same = "nearest neighbours among the training images", 100 * float(np.mean(unchanged))
+    return Drawing(pictures(sheets, 2, 5.5), [run], basis, followed=len(early), same=same)
 
 
-def episodes(study: Study) -> Figure | None:
-    """Consolidation C, which needs no labels: how well a KNN predicts the episode of an image."""
-    lines = {}
-    for label, runs in study.plain.items():
-        each = [at_ends(run, lambda scores: scores.task_level.accuracy) for run in runs]
-        known = [points for points in each if len(points[0])]
-        lines |= {label: over_seeds(known)} if known else {}
+@figure("episodes", "Telling the episodes apart")
+def episodes(study: Study) -> Drawing | None:
+    """A KNN predicts which episode an image is from, by the images nearest to it. At the end: {final}; guessing gives
+    {guessing:.0f}%. Episodes that look alike need not be told apart."""
+    series = {
+        label: [at_ends(run, lambda scores: scores.task_level.accuracy) for run in runs]
+        for label, runs in study.plain.items()
+    }
+    lines = lines_over_seeds(series)
     if not lines or study.task_count < 2:
         return None
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
@@ -77,23 +77,19 @@ def episodes(study: Study) -> Figure | None:
     draw.percent_axis(axes, "episode predicted correctly (%)")
     axes.set_ylim(bottom=0)
     add_legend(canvas, [*legend_of(lines), ("guessing", CHANCE)])
-    final = {label: float(line.mean[-1]) for label, line in lines.items()}
-    caption = (
-        "A KNN predicts which episode an image is from, by the images nearest to it. At the end: "
-        + ", ".join(f"{value:.0f}% ({label})" for label, value in final.items())
-        + f"; guessing gives {100 / study.task_count:.0f}%. Episodes that look alike need not be told apart."
-    )
-    title = "Telling the episodes apart"
-    return study_figure(study, "episodes", title, caption, canvas, lines, "KNN over episodes")
+    final = ", ".join(f"{line.mean[-1]:.0f}% ({label})" for label, line in lines.items())
+    return Drawing(canvas, lines, "KNN over episodes", final=final, guessing=100 / study.task_count)
 
 
-def drift(study: Study, source: Source) -> Figure | None:
-    """How far the features of the memory's images move from one checkpoint to the next."""
+@figure("drift", "Drift of the memory's features")
+def drift(study: Study, source: Source) -> Drawing | None:
+    """For images in the memory: the mean of 1 - cosine between their features after an episode and after the one
+    before. Zero means that the new episode did not change how old images are represented."""
     if source.benchmark is None:
         return None
     firsts = {label: runs[0] for label, runs in study.continual.items() if runs[0].uses_memory}
     moved = {label: feature_drift(run, source.benchmark) for label, run in firsts.items()}
-    lines = {label: over_seeds([points]) for label, points in moved.items() if len(points[0]) > 1}
+    lines = {label: Curve(*points, None) for label, points in moved.items() if len(points[0]) > 1}
     if not lines:
         return None
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
@@ -102,12 +98,7 @@ def drift(study: Study, source: Source) -> Figure | None:
     axes.set(ylabel="1 - cosine similarity", ylim=(0, None))
     draw.at_least(axes, 0, 0.05)
     add_legend(canvas, legend_of(lines))
-    caption = (
-        "For images in the memory: the mean of 1 - cosine between their features after an episode and after the one "
-        "before. Zero means that the new episode did not change how old images are represented."
-    )
-    title, runs = "Drift of the memory's features", [firsts[label] for label in lines]
-    return study_figure(study, "drift", title, caption, canvas, runs, "checkpoints after each episode")
+    return Drawing(canvas, [firsts[label] for label in lines], "checkpoints after each episode")
 
 
 def feature_drift(run: Run, benchmark: Benchmark) -> Points:
@@ -140,8 +131,11 @@ def feature_drift(run: Run, benchmark: Benchmark) -> Points:
     return as_points(points)
 
 
-def duplicates(study: Study, source: Source) -> Figure | None:
-    """Pairs of training images that look the same."""
+@figure("duplicates", "Duplicates")
+def duplicates(study: Study, source: Source) -> Drawing | None:
+    """{repeats:,} of {count:,} images look like another one ({part:.1f} %); here are {pairs} pairs, one below the
+    other. Copies act as false negatives in a contrastive loss, and a copy in another episode makes forgetting look
+    smaller: remove them if there are many."""
     if source.benchmark is None:
         return None
     images = source.benchmark.train.images
@@ -152,13 +146,9 @@ def duplicates(study: Study, source: Source) -> Figure | None:
     repeats = sum(len(group) - 1 for group in groups)
     pairs = [take(images, group[:2]) for group in groups[:PAIRS_SHOWN]]
     rows = [np.stack([pair[which] for pair in pairs]) for which in (0, 1)]
-    caption = (
-        f"{repeats:,} of {count:,} images look like another one ({100 * repeats / count:.1f} %); here are "
-        f"{len(pairs)} pairs, one below the other. Copies act as false negatives in a contrastive loss, and a copy in "
-        "another episode makes forgetting look smaller: remove them if there are many."
-    )
     canvas = pictures([("", tiles(rows, row_gap=4))], 1, min(11.0, 1.1 * len(pairs)))
-    return study_figure(study, "duplicates", "Duplicates", caption, canvas, study.main)
+    part = 100 * repeats / count
+    return Drawing(canvas, study.main, repeats=repeats, count=count, part=part, pairs=len(pairs))
 
 
 def same_looking(images: Tensor) -> list[list[int]]:
