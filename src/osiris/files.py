@@ -11,9 +11,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osiris.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def cache_directory() -> Path:
@@ -90,3 +93,17 @@ def read_sealed_json(path: Path) -> Any:
 
 def _seal(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a safetensors file on the CPU, and what osiris recorded with them."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.") from None
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from error

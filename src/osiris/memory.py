@@ -7,7 +7,7 @@ number of each task (`Quota`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -125,10 +125,8 @@ class MinRed(Memory):
 
     arrival: Tensor
 
-    def __init__(
-        self, size: int, shape: tuple[int, int, int], fields: Mapping[str, int] | None = None, tasks: int = 1
-    ) -> None:
-        super().__init__(size, shape, fields, tasks)
+    def __init__(self, size: int, *others: Any) -> None:
+        super().__init__(size, *others)
         self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
 
     def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -152,17 +150,8 @@ class MinRed(Memory):
             similarity[older], similarity[:, older] = -2, -2
         return order[visited][torch.tensor(leaving, dtype=torch.int64)]
 
-    @torch.no_grad()
-    def write(
-        self,
-        slots: Tensor,
-        images: Tensor,
-        source: Tensor,
-        task: int,
-        step: int,
-        fields: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        super().write(slots, images, source, task, step, fields)
+    def write(self, slots: Tensor, *others: Any) -> None:
+        super().write(slots, *others)
         self.arrival[slots.to(self.arrival.device)] = self.offers + torch.arange(len(slots), device=self.arrival.device)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -32,11 +32,6 @@ def world_size() -> int:
 
 def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
-
-
-def local_rank() -> int:
-    """Our number among the processes of this machine."""
-    return int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0
 
 
 def local_world_size() -> int:
@@ -154,28 +149,13 @@ def gather(rows: Tensor, count: int) -> Tensor:
     return result
 
 
-class _Sum(torch.autograd.Function):
-    """Forward: sum over processes. Backward: sum over processes of the gradients, because each uses the sum itself."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        value = value.clone()
-        dist.all_reduce(value)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].clone()
-        dist.all_reduce(gradient)
-        return gradient
-
-
 def sum_over_processes(value: Tensor) -> Tensor:
+    """With gradients: each process uses the sum itself, so they are summed too."""
     if world_size() == 1:
         return value
-    result = _Sum.apply(value)
-    assert isinstance(result, Tensor)
-    return result
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(value)
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -193,18 +173,13 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
-def agree(flag: bool) -> bool:
+def agree(*flags: bool) -> tuple[bool, ...]:
     """True everywhere when it is true anywhere (one process got a signal: all stop at the same step)."""
-    return agree_each([flag])[0]
-
-
-def agree_each(flags: Sequence[bool]) -> list[bool]:
-    """`agree` on several flags in one message."""
     if world_size() == 1:
-        return list(flags)
+        return flags
     value = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(value, dist.ReduceOp.MAX, group=_control)
-    return [bool(item) for item in value.tolist()]
+    return tuple(bool(item) for item in value.tolist())
 
 
 class Elsewhere(SystemExit):
@@ -251,7 +226,7 @@ def in_turn(work: Callable[[], T]) -> T:
     results: list[T] = []
     for first in (True, False):
         with together():
-            if (local_rank() == 0) is first:
+            if (world_size() == 1 or os.environ.get("LOCAL_RANK", "0") == "0") is first:
                 results.append(work())
     return results[0]
 

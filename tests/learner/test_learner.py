@@ -22,6 +22,7 @@ from fork_server import ForkServer
 from osiris import cli
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.runs import load_runs
+from osiris.files import load_tensors
 from osiris.learner import Learner
 from osiris.report import sections
 from osiris.report.benchmark_images import find_images
@@ -71,7 +72,7 @@ def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path,
     assert last_state(tmp_path / "state") == last_state(tmp_path / "run")
     for task in range(3):
         name = f"checkpoints/task-{task + 1:02d}.safetensors"
-        states = [checkpoint.load_tensors(tmp_path / folder / name)[0] for folder in ("state", "run")]
+        states = [load_tensors(tmp_path / folder / name)[0] for folder in ("state", "run")]
         assert states[0].keys() == states[1].keys()
         assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 

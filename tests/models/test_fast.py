@@ -11,8 +11,7 @@ from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.methods import find_method
 from osiris.models import EncoderConfig, build_encoder
-from osiris.models.fast import FastEncoder, ScaledConv
-from osiris.models.whitening import patches, principal_components, whitening_filters
+from osiris.models.fast import FastEncoder, ScaledConv, patches, principal_components, whitening_filters
 from osiris.training.config import Config, LearningConfig
 from osiris.training.engine import Engine
 from tiny import HEADS, tiny_benchmark

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from osiris.errors import UserError
-from osiris.models import EncoderConfig, adapter, build_encoder, parameter_count, predictor, projector
+from osiris.models import EncoderConfig, adapter, build_encoder, predictor, projector
 from osiris.models.activation import Mish
 from osiris.models.encoder import Block
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm
@@ -28,6 +28,10 @@ TIMM_RESNET18 = ["conv1.weight", "bn1.weight", "bn1.bias"] + [
     )
 ]
 """timm.create_model("resnet18", num_classes=0), parameters in order."""
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_parameter_count_of_the_paper() -> None:

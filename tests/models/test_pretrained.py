@@ -17,13 +17,12 @@ from torch import nn
 import osiris
 from osiris import cli
 from osiris.errors import UserError
-from osiris.evaluation.encoder_files import load_encoder
-from osiris.evaluation.overfitting import checkpoint_networks
+from osiris.evaluation.encoder_files import checkpoint_networks, load_encoder
+from osiris.files import load_tensors
 from osiris.learner import Learner
 from osiris.models import EncoderConfig, build_encoder, feature_count
 from osiris.models.external import architecture_of, freeze_layers
 from osiris.models.pretrained import IMAGENET, Preprocessing, preprocessing
-from osiris.training.checkpoint import load_tensors
 from osiris.training.estimate import encoder_flops
 from osiris.training.presets import preset
 from tiny_pretrained import save_vision_model

@@ -202,9 +202,9 @@ def turns(folder: Path) -> int:
     return processes.in_turn(work)
 
 
-def messages() -> tuple[list[bool], bytes, dict[str, Tensor] | None, list[int]]:
+def messages() -> tuple[tuple[bool, ...], bytes, dict[str, Tensor] | None, list[int]]:
     first = processes.rank() == 0
-    flags = processes.agree_each([first, not first, False])
+    flags = processes.agree(first, not first, False)
     said = processes.broadcast(b"from the first" if first else b"ignored")
     nothing = processes.broadcast(None if first else {"x": torch.ones(1)})
     shares = [len(range(7)[processes.share(7, process)]) for process in range(processes.world_size())]

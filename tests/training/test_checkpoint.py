@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from osiris.errors import UserError
+from osiris.files import load_tensors
 from osiris.training import checkpoint
 
 
@@ -134,7 +135,7 @@ def test_a_full_disk_met_by_safetensors(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checkpoint, "save_file", fail)
     with pytest.raises(checkpoint.CannotWrite):
         checkpoint.save_tensors(tmp_path / "task.safetensors", {"a": torch.zeros(2)})
-    assert checkpoint.load_tensors(tmp_path / "task.safetensors")[0]["a"].tolist() == [1, 1]
+    assert load_tensors(tmp_path / "task.safetensors")[0]["a"].tolist() == [1, 1]
 
 
 def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
@@ -163,11 +164,11 @@ def test_formats(tmp_path: Path) -> None:
 def test_tensors_come_back_with_their_description(tmp_path: Path) -> None:
     path = tmp_path / "task-01.safetensors"
     checkpoint.save_tensors(path, {"encoder.a": torch.arange(6.0).view(2, 3).T}, {"task": 0, "encoder": {"width": 4}})
-    tensors, metadata = checkpoint.load_tensors(path)
+    tensors, metadata = load_tensors(path)
     assert torch.equal(tensors["encoder.a"], torch.arange(6.0).view(2, 3).T)
     assert metadata == {"task": 0, "encoder": {"width": 4}}
     truncate(path)
     with pytest.raises(UserError, match="damaged"):
-        checkpoint.load_tensors(path)
+        load_tensors(path)
     with pytest.raises(UserError, match="does not exist"):
-        checkpoint.load_tensors(tmp_path / "absent")
+        load_tensors(tmp_path / "absent")

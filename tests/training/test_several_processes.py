@@ -79,8 +79,8 @@ def test_gathering_passes_gradients_back(pool: Pool) -> None:
 
 def test_messages(pool: Pool) -> None:
     for flags, said, nothing, shares in pool.run("messages"):
-        assert flags == [True, True, False] and said == b"from the first" and nothing is None and shares == [3, 4]
-    assert processes.agree_each([True, False]) == [True, False] and processes.broadcast(b"x") == b"x"
+        assert flags == (True, True, False) and said == b"from the first" and nothing is None and shares == [3, 4]
+    assert processes.agree(True, False) == (True, False) and processes.broadcast(b"x") == b"x"
 
 
 @pytest.mark.parametrize(("ranks", "speaker"), [([0], 0), ([1], 1), ([0, 1], 0)])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from osiris.augment.views import VIEWS
 from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, relative_difference
+from osiris.files import load_tensors
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
 from osiris.training import loop
-from osiris.training.checkpoint import load_tensors
 from osiris.training.tracking import Tracker
 from pool import Pool
 from process_jobs import build

@@ -23,7 +23,7 @@ from osiris.evaluation.metrics_file import Baseline
 from osiris.evaluation.protocols import TASK_LEVEL, labels_of_test
 from osiris.evaluation.statistics import mean
 from osiris.files import read_sealed_json, write_sealed_json
-from osiris.models.whitening import principal_components
+from osiris.models.fast import principal_components
 from osiris.randomness import generator
 
 SIDE = 32

@@ -9,7 +9,6 @@ torchvision (no prefix); `shortcut` for `downsample`, `gn1` or `norm1` for `bn1`
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -19,11 +18,11 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
-from osiris.models import EncoderConfig, build_encoder
+from osiris.files import load_tensors
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
 from osiris.models.config import ARCHITECTURES
 from osiris.models.external import is_pretrained
 from osiris.models.pretrained import preprocessing
@@ -79,18 +78,44 @@ def load_checkpoint(path: Path) -> LoadedEncoder:
 def from_checkpoint(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> LoadedEncoder:
     """The encoder of `checkpoints/task-XX.safetensors`."""
     try:
-        config = msgspec.convert(metadata["encoder"], EncoderConfig)
-        encoder = build_encoder(config, architecture=metadata.get("architecture", {}))
-        state = {name.removeprefix("encoder."): one for name, one in tensors.items() if name.startswith("encoder.")}
-        encoder.load_state_dict(state)
-    except (msgspec.ValidationError, RuntimeError) as error:
-        reason = "was written by another version of osiris, or is damaged"
-        if metadata["encoder"].get("encoder") is not None:
-            reason = f"does not fit {metadata['encoder']['encoder']} as it is built here (has its code changed?)"
-        raise UserError(f"{path} {reason}: {error}") from error
+        encoder = checkpoint_networks(tensors, metadata, heads=())["encoder"]
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    description = msgspec.convert(metadata["encoder"], EncoderConfig).description
     mean, std = metadata.get("mean"), metadata.get("std")
     normalisation = (None, None) if mean is None or std is None else (tuple(mean), tuple(std))
-    return LoadedEncoder(encoder, config.description, *normalisation, metadata.get("image_size"))
+    return LoadedEncoder(encoder, description, *normalisation, metadata.get("image_size"))
+
+
+def checkpoint_networks(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], heads: tuple[str, ...] = ("g", "h")
+) -> nn.ModuleDict:
+    """`encoder`, and the projectors that the checkpoint has. They are built without memory until their sizes are known
+    to be those of the tensors, because a file can claim any size."""
+    external, architecture = None, metadata.get("architecture", {})
+    try:
+        config = msgspec.convert(metadata["encoder"], EncoderConfig)
+        external = config.encoder
+        with torch.device("meta"):
+            networks = nn.ModuleDict({"encoder": build_encoder(config, architecture=architecture)})
+            for head in heads:
+                if f"{head}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
+                    shape = msgspec.convert(metadata["projector"], ProjectorConfig)
+                    features = tensors[f"{head}.fc1.weight"].shape[1]
+                    networks[head] = projector(features, shape.projector_hidden, shape.projector_output)
+        for part, module in networks.items():
+            names = [name for name in tensors if name.startswith(f"{part}.")]
+            module.load_state_dict({name.removeprefix(f"{part}."): tensors[name] for name in names}, assign=True)
+        if external is not None:  # now with the buffers that a checkpoint does not hold
+            encoder = build_encoder(config, architecture=architecture)
+            encoder.load_state_dict(networks["encoder"].state_dict())
+            networks["encoder"] = encoder
+    except (msgspec.ValidationError, KeyError, TypeError, RuntimeError) as error:
+        reason = "it is damaged, or written by another version of osiris"
+        if external is not None:
+            reason = f"{external} is built differently here; has its code changed?"
+        raise UserError(f"the tensors of the checkpoint do not fit its description ({reason}): {error}") from error
+    return networks
 
 
 def _refuse_contradictions(
@@ -125,11 +150,7 @@ def from_entry(entry: str) -> nn.Module:
 
 
 def from_foreign(
-    path: Path,
-    record: Mapping[str, Any],
-    arch: str | None = None,
-    prefix: str | None = None,
-    stem_padding: int | None = None,
+    path: Path, record: Mapping[str, Any], arch: str | None, prefix: str | None, stem_padding: int | None
 ) -> LoadedEncoder:
     """A ResNet of this family from a state dict of another library.
 
@@ -155,8 +176,7 @@ def from_foreign(
     encoder.load_state_dict(state)
     if stem_padding is None and config.stem == "small" and "pytorch-lightning_version" in record:
         stem_padding = 2
-    description: dict[str, Any] = {"width": config.width, "blocks": list(config.blocks), "norm": config.norm}
-    description |= {"stem": config.stem, "stem_stride": config.stem_stride}
+    description = {name: value for name, value in config.description.items() if name != "family"}
     stem = encoder.conv1
     assert isinstance(stem, nn.Conv2d)
     if stem_padding is not None and stem.padding != (stem_padding, stem_padding):
@@ -170,12 +190,7 @@ def read_file(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path} is not a file. Give a weights file, or a Python entry `package.module:function`.")
     if path.suffix == ".safetensors":
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
-                return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
-        except (SafetensorError, ValueError) as error:
-            raise UserError(f"{path} is not a safetensors file, or is damaged ({error}).") from error
+        return load_tensors(path)
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -237,7 +252,7 @@ def infer_config(state: Mapping[str, Tensor]) -> EncoderConfig:
     stages = [{name.split(".")[1] for name in state if name.startswith(f"layer{stage}.")} for stage in range(1, 5)]
     return EncoderConfig(
         width=width,
-        blocks=(len(stages[0]), len(stages[1]), len(stages[2]), len(stages[3])),
+        blocks=tuple(map(len, stages)),
         norm="bn" if "bn1.running_mean" in state else "gn",
         stem="large" if kernel == 7 else "small",
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
 from osiris.data.images import Images
 from osiris.files import write_atomically
+from osiris.models.normalisation import evaluating
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,6 @@ class Features:
         parts = {"bank": self.bank} if self.test is None else {"bank": self.bank, "test": self.test}
         tensors = {name: part.cpu().contiguous() for name, part in parts.items()}
         write_atomically(path, lambda temporary: save_file(tensors, temporary))
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients; afterwards every submodule is back in its former mode (frozen ones stay in eval)."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def embed(

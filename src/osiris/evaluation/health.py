@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from osiris.augment.views import TwoViews
 from osiris.data.benchmark import Benchmark
-from osiris.evaluation.features import evaluating
 from osiris.evaluation.metrics_file import Health
+from osiris.models.normalisation import evaluating
 from osiris.randomness import generator
 
 HEALTH_IMAGES = 4096

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from osiris.augment.views import TwoViews, ViewConfig
 from osiris.data.benchmark import Benchmark
-from osiris.errors import UserError
+from osiris.evaluation.encoder_files import checkpoint_networks
 from osiris.framework import losses
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
 from osiris.models.normalisation import frozen_statistics
 from osiris.randomness import generator
 
@@ -92,30 +91,3 @@ def checkpoint_overfitting(
         return {name: F.normalize(head(features), dim=-1) for name, head in heads.items()}
 
     return overfitting(embed, past, memory, (seed, task), size, draws, tau)
-
-
-def checkpoint_networks(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.ModuleDict:
-    """`encoder`, and `g` and `h` where the checkpoint has them; UserError if the tensors do not fit the metadata, or if
-    the encoder is one of the user's own that this process does not know."""
-    architecture = metadata.get("architecture", {})
-    try:
-        shape = EncoderConfig(**{**metadata["encoder"], "blocks": tuple(metadata["encoder"]["blocks"])})
-        heads = ProjectorConfig(**metadata["projector"])
-        with torch.device("meta"):  # allocates no memory for sizes that are only claimed in a file
-            networks = nn.ModuleDict({"encoder": build_encoder(shape, architecture=architecture)})
-            for name in ("g", "h"):
-                if f"{name}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
-                    features = tensors[f"{name}.fc1.weight"].shape[1] if shape.encoder else shape.features
-                    networks[name] = projector(features, heads.projector_hidden, heads.projector_output)
-        for name, module in networks.items():
-            state = {key: tensors[f"{name}.{key}"] for key in module.state_dict()}
-            module.load_state_dict(state, assign=True)
-        if shape.encoder is not None:  # the sizes are real; now with the buffers that no checkpoint holds
-            state = networks["encoder"].state_dict()
-            networks["encoder"] = build_encoder(shape, architecture=architecture)
-            networks["encoder"].load_state_dict(state)
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"the tensors of a checkpoint do not fit its metadata ({type(error).__name__}).") from error
-    return networks

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 from torch import nn
 
 from osiris.errors import UserError, unknown
@@ -69,19 +70,9 @@ def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:
 def convert(part: Configurable | type[Configurable], option: str, value: Any) -> Any:
     """An option converted to its declared type, from text or from JSON."""
     hint = get_type_hints(part if isinstance(part, type) else type(part))[option]
-    choices = get_args(hint)
-    if get_origin(hint) is Literal:
-        if value not in choices:
-            raise unknown(f"value of {part.kind}.{option}", str(value), [str(choice) for choice in choices])
-        return value
-    target = next((choice for choice in choices if choice is not type(None)), hint)
-    if value is None or (isinstance(value, target) and not isinstance(value, str)):
-        return value
-    if target is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UserError(f"{part.kind}.{option} is true or false, not {value!r}.")
-        return str(value).lower() == "true"
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise unknown(f"value of {part.kind}.{option}", str(value), get_args(hint))
     try:
-        return target(value)
-    except ValueError:
-        raise UserError(f"{part.kind}.{option} needs a {target.__name__}, not {value!r}.") from None
+        return msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{part.kind}({option}={value}): {error}.") from None

@@ -113,7 +113,9 @@ def all_facts(
 def stores(method: Method) -> str:
     """In words: `memory, f*`."""
     words = ["memory"] if method.reads_memory else []
-    words += [term.stores for _, term, _ in method.weighted(20) if term.stores]
+    for _, term, _ in method.weighted(20):
+        words += ["f*"] * ("past.encoder" in term.needs) + ["g*"] * ("past.g" in term.needs)
+        words += [term.stores] if term.stores else []
     return ", ".join(dict.fromkeys(words)) or "-"
 
 

@@ -143,11 +143,12 @@ def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
     rep, context = scene.represent()
     value, symbol = term.loss(rep, context), scene.networks.objective.symbol
     paths = dict.fromkeys(_path(scene.networks, term, *request) for request in rep.requests)
-    buffers = [term.stores] if any(True for _ in term.buffers(recurse=False)) else []
+    buffers = [term.stores or "queue"] if any(True for _ in term.buffers(recurse=False)) else []
+    formula = (term.formula or term.kind).format(**term.options)
     return Traced(
         name=name,
         kind=term.kind,
-        formula=term.formula.replace("NTX_g", f"{symbol}_g").replace("NTX(", f"{symbol}("),
+        formula=formula.replace("NTX_g", f"{symbol}_g").replace("NTX(", f"{symbol}("),
         weight=weight,
         paths=tuple(paths),
         stored=(*(f"stored {field}" for field in term.memory_fields), *buffers),

@@ -5,43 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.config import EncoderConfig, ProjectorConfig  # noqa: F401
 
 if TYPE_CHECKING:
-    from osiris.models.encoder import Encoder, build_encoder, feature_count, is_external, parameter_count
-    from osiris.models.heads import adapter, mlp, predictor, projector
-
-_HOME = {
-    "Encoder": "encoder",
-    "build_encoder": "encoder",
-    "feature_count": "encoder",
-    "is_external": "encoder",
-    "parameter_count": "encoder",
-    "adapter": "heads",
-    "mlp": "heads",
-    "predictor": "heads",
-    "projector": "heads",
-}
+    from osiris.models.encoder import Encoder, build_encoder, feature_count, is_external  # noqa: F401
+    from osiris.models.heads import adapter, mlp, predictor, projector  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"osiris.models.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-__all__ = [
-    "Encoder",
-    "EncoderConfig",
-    "ProjectorConfig",
-    "adapter",
-    "build_encoder",
-    "feature_count",
-    "is_external",
-    "mlp",
-    "parameter_count",
-    "predictor",
-    "projector",
-]
+    for module in () if name.startswith("__") else ("encoder", "heads"):
+        if hasattr(home := import_module(f"osiris.models.{module}"), name):
+            return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from osiris.models.activation import Mish
 from osiris.models.config import EncoderConfig
 from osiris.models.external import Architecture, build_external
 from osiris.models.fast import FastEncoder
-from osiris.models.normalisation import BatchNorm, group_norm
+from osiris.models.normalisation import BatchNorm, evaluating, group_norm
 from osiris.randomness import scoped
 
 CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
@@ -143,7 +143,6 @@ def is_external(encoder: nn.Module) -> bool:
     return not isinstance(encoder, Encoder | FastEncoder)
 
 
-@torch.no_grad()
 def feature_count(encoder: nn.Module, image_shape: tuple[int, int, int]) -> int:
     """D, for images [B, 3, H, W] to features [B, D]. Other encoders than our own are tried on two black images."""
     if isinstance(encoder, Encoder | FastEncoder):
@@ -151,23 +150,16 @@ def feature_count(encoder: nn.Module, image_shape: tuple[int, int, int]) -> int:
     parameter = next(encoder.parameters(), None)
     if parameter is None:
         raise UserError("the encoder has no parameters, so there is nothing to train.")
-    modes = [(part, part.training) for part in encoder.modules()]
     try:
-        features = encoder.eval()(torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype))
+        with evaluating(encoder):
+            features = encoder(torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype))
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"the encoder fails for images of {image_shape[1]}x{image_shape[2]} pixels ({type(error).__name__}: "
             f"{reason}). Choose a size that it accepts with --image-size and --view-size."
         ) from error
-    finally:
-        for part, training in modes:
-            part.training = training
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise UserError(f"an encoder turns images [B, 3, H, W] into features [B, D]; for two images it returned {got}.")
     return features.shape[1]
-
-
-def parameter_count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

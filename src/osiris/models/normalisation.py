@@ -64,3 +64,16 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, tracked in zip(layers, before):
             layer.track_running_stats = tracked
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients; afterwards every submodule is back in its former mode."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training

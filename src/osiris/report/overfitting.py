@@ -16,10 +16,9 @@ from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.overfitting import checkpoint_overfitting
 from osiris.evaluation.published import TRACKED
 from osiris.evaluation.runs import Run
-from osiris.files import write_json
+from osiris.files import load_tensors, write_json
 from osiris.report.benchmark_images import Source
 from osiris.report.studies import Study
-from osiris.training.checkpoint import load_tensors
 
 Points = list[tuple[float, dict[str, float]]]
 """(where in training, relative loss difference by space)"""

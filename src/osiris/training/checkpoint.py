@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -155,14 +155,3 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
     text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}
     with writing(path.parent):
         write_atomically(path, lambda temporary: save_file(plain, temporary, text))
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from error

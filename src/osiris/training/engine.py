@@ -16,6 +16,7 @@ from osiris.augment.operations import upload
 from osiris.augment.views import VIEWS, TwoViews, normalise
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
+from osiris.files import load_tensors
 from osiris.framework.methods import Method
 from osiris.framework.representations import Passes, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
@@ -24,7 +25,6 @@ from osiris.models import EncoderConfig, build_encoder, feature_count
 from osiris.models.external import Architecture, freeze_layers
 from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator, scoped
-from osiris.training.checkpoint import load_tensors
 from osiris.training.config import Config
 from osiris.training.optimisers import build_optimiser, set_learning_rate
 from osiris.training.schedule import Phase, batch_indices, learning_rate

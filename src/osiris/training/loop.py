@@ -87,7 +87,7 @@ def train(
                 elif config.data.benchmark == EPISODES:
                     raise UserError(f"{out} learns from one folder at a time: {next_episode(out, state)}.")
                 nothing_new = plan is None or (state is not None and state["position"]["task"] == len(plan))
-                if processes.agree(metrics is not None and nothing_new):
+                if any(processes.agree(metrics is not None and nothing_new)):
                     if first and plan is None:
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
@@ -257,7 +257,7 @@ class Training:
     def _maybe_save(self, phase: Phase) -> None:
         """At intervals, and when a signal asks to stop. All processes decide together."""
         due = time.monotonic() - self.saved > 60 * self.config.engine.save_every
-        stop, due = processes.agree_each([self.interrupt.asked, due])
+        stop, due = processes.agree(self.interrupt.asked, due)
         if stop or due:
             self._log(phase)
             self._save()
@@ -270,7 +270,7 @@ class Training:
         if task is not None:
             self.position.task, self.position.step = task, 0
         self._save()
-        if processes.agree(self.interrupt.asked):
+        if any(processes.agree(self.interrupt.asked)):
             raise Stopped(f"stopped in task {min(self.position.task + 1, len(self.phases))}; the state is saved.")
 
     def _log(self, phase: Phase) -> None:

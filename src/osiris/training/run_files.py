@@ -15,7 +15,7 @@ from osiris.evaluation.evaluate import Evaluation
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.fingerprint import fingerprint
 from osiris.evaluation.metrics_file import CurveScores, RunMetrics, Scores, build_metrics, read_record, write_record
-from osiris.files import file_digest, write_json
+from osiris.files import file_digest, load_tensors, write_json
 from osiris.models.external import architecture_of
 from osiris.training import checkpoint
 from osiris.training.config import to_dict
@@ -130,7 +130,7 @@ class RunFiles:
             elif weights.exists() and file_digest(weights) == self.digests.get(f"checkpoints/{weights.name}"):
                 warn(f"{path} is damaged or missing; it is computed again from {weights}.")
                 engine, encoder = self.engine, copy.deepcopy(self.engine.networks.encoder)
-                encoder.load_state_dict(encoder_weights(checkpoint.load_tensors(weights)[0]))
+                encoder.load_state_dict(encoder_weights(load_tensors(weights)[0]))
                 features = embed_benchmark(encoder, engine.benchmark, engine.device)
                 evaluation = evaluate_encoder(engine, encoder, features)
                 write_evaluation(self.directory.evaluation, path.stem, features, evaluation, False)

@@ -20,8 +20,8 @@ from osiris.framework.representations import Average, Networks, Representations
 from osiris.models import projector
 
 if TYPE_CHECKING:
+    from osiris.framework.objectives.clustering import SwavDistiller
     from osiris.framework.terms import TaskContext
-
 
 COLLAPSED = 0.02
 """A smaller spread is a collapse. Unit vectors with a mean cosine of 0.999 have a spread of 0.03."""
@@ -139,7 +139,7 @@ class Objective(Configurable):
         """Raw embeddings for the second argument of `pair`, [2, N, d]."""
         return batch.raw()
 
-    def distiller(self, networks: Networks, seed: int) -> Distiller | None:
+    def distiller(self, networks: Networks, seed: int) -> SwavDistiller | None:
         """A module that replaces `agree` where that needs a state of its own."""
         return None
 
@@ -150,17 +150,6 @@ class Objective(Configurable):
     def begin_task(self, context: TaskContext) -> None: ...
 
     def after_step(self, context: TaskContext) -> None: ...
-
-
-class Distiller(nn.Module):
-    """The distance of raw predictions from raw embeddings of the past, with parameters or buffers (cassle)."""
-
-    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def update(self, objective: Objective) -> None:
-        """At the end of a task."""
-        raise NotImplementedError
 
 
 @torch.no_grad()

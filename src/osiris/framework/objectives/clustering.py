@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from osiris.errors import UserError
 from osiris.framework import losses
-from osiris.framework.objectives.base import Batch, Distiller, Objective, enqueue
+from osiris.framework.objectives.base import Batch, Objective, enqueue
 from osiris.framework.representations import Networks, normalise
 from osiris.models import mlp
 from osiris.randomness import scoped
@@ -98,7 +98,7 @@ class Swav(Objective):
         self.epoch = int(state)
 
 
-class SwavDistiller(Distiller):
+class SwavDistiller(nn.Module):
     """CaSSLe for SwAV: predictions have the assignments of the past embeddings to the past prototypes as targets."""
 
     def __init__(self, prototypes: nn.Module, tau: float) -> None:

@@ -65,6 +65,11 @@ class StepContext:
     images: int = 0
     """|X|, over all processes."""
 
+    def stored(self, field: str, like: Tensor) -> Tensor:
+        """The values of a field of the memory for the images of Y."""
+        assert self.memory is not None and self.slots is not None
+        return self.memory.field(field, self.slots).to(like.dtype)
+
 
 @dataclass(eq=False)
 class Term(Configurable):
@@ -73,7 +78,13 @@ class Term(Configurable):
     needs: ClassVar[frozenset[str]] = frozenset()
     """The frozen networks it uses: past.encoder, past.g."""
     stores: ClassVar[str] = ""
-    """What it stores besides f and g, in words."""
+    """What else it stores besides f and g, in words."""
+    formula: ClassVar[str] = ""
+    """For tables and pictures (notation: docs/methods/README.md); `{space}` is the value of that option."""
+    inputs: ClassVar[tuple[str, ...]] = (X,)
+    """The inputs that the live encoder must see."""
+    memory_fields: ClassVar[Mapping[str, str]] = {}
+    """What it stores with each memory image: field -> head of the embedding."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
     replaces_loss: ClassVar[bool] = False
@@ -84,16 +95,6 @@ class Term(Configurable):
     """The batch whose number of images its own inputs have."""
 
     @property
-    def formula(self) -> str:
-        """The formula in tables, pictures and method pages (notation: docs/methods/README.md)."""
-        return self.kind
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The inputs that the live encoder must see."""
-        return (X,)
-
-    @property
     def reads(self) -> tuple[str, ...]:
         """The batches that must be drawn for it (X, Y)."""
         return self.inputs
@@ -102,11 +103,6 @@ class Term(Configurable):
     def spaces(self) -> frozenset[str]:
         """The heads it uses."""
         return frozenset({getattr(self, "space", "g")})
-
-    @property
-    def memory_fields(self) -> dict[str, str]:
-        """What it stores with each memory image: field -> head of the embedding."""
-        return {}
 
     def entry(self, rep: Representations, head: str) -> Tensor:
         """The values of a field for the images of X, [N, d] (default: the normalised embeddings of view 1)."""

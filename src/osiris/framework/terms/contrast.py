@@ -50,16 +50,10 @@ class Negatives(Term):
     r"""L^ER+ = L^SSL(X, X u Y; g o f, g o f): the memory adds negatives to the loss of the current task."""
 
     kind: ClassVar[str] = "negatives"
+    formula: ClassVar[str] = "NTX_{space}(X; negatives X ∪ Y)"
+    inputs: ClassVar[tuple[str, ...]] = (X, Y)
     replaces_loss: ClassVar[bool] = True
     space: Space = "g"
-
-    @property
-    def formula(self) -> str:
-        return f"NTX_{self.space}(X; negatives X ∪ Y)"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (X, Y)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         x, y, objective = rep(X, head=self.space), rep(Y, head=self.space), rep.networks.objective
@@ -67,32 +61,26 @@ class Negatives(Term):
         return losses.contrast_with_negatives(x, y, context.tau, self.space == "g" and objective.decoupled)
 
     def check(self, method: Method) -> None:
-        _need_negatives(self, method)
+        objective = method.objective
+        if self.space == "g" and not objective.has_negatives:
+            raise UserError(
+                f"{self.kind}:g compares images of X with images of Y as negatives, and the objective {objective.kind} "
+                f"has no negatives. Use {self.kind}:h, which works in NT-Xent, or --objective ntxent or dcl."
+            )
 
 
 @dataclass(eq=False)
-class Cross(Term):
+class Cross(Negatives):
     r"""L_cross = 1/2 [L^SSL(X, Y; h o f, h o f) + L^SSL(Y, X; h o f, h o f)] (Sec. 3.2.3, consolidation)."""
 
     kind: ClassVar[str] = "cross"
-    replaces_loss: ClassVar[bool] = True
+    formula: ClassVar[str] = "½ [CROSS_{space}(X → Y) + CROSS_{space}(Y → X)]"
     space: Space = "h"
-
-    @property
-    def formula(self) -> str:
-        return f"½ [CROSS_{self.space}(X → Y) + CROSS_{self.space}(Y → X)]"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (X, Y)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         x, y = rep(X, head=self.space), rep(Y, head=self.space)
         decoupled = self.space == "g" and rep.networks.objective.decoupled
         return (losses.cross(x, y, context.tau, decoupled) + losses.cross(y, x, context.tau, decoupled)) / 2
-
-    def check(self, method: Method) -> None:
-        _need_negatives(self, method)
 
 
 @dataclass(eq=False)
@@ -103,12 +91,10 @@ class Mixed(Term):
     """
 
     kind: ClassVar[str] = "mixed"
+    formula: ClassVar[str] = "NTX_{space}(ν X + (1 − ν) Y), ν ~ Beta({alpha:g}, {alpha:g})"
+    reads: ClassVar[tuple[str, ...]] = (X, Y)
     alpha: float = 0.4
     space: Space = "g"
-
-    @property
-    def formula(self) -> str:
-        return f"NTX_{self.space}(ν X + (1 − ν) Y), ν ~ Beta({self.alpha:g}, {self.alpha:g})"
 
     @property
     def mixture(self) -> str:
@@ -118,10 +104,6 @@ class Mixed(Term):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (self.mixture,)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (X, Y)
 
     def check(self, method: Method) -> None:
         if method.replay != 1:
@@ -151,18 +133,13 @@ class CrossMix(Mixed):
     """
 
     kind: ClassVar[str] = "cross-mix"
+    formula: ClassVar[str] = "½ Σᵥ [ν NTX(g f(M_v), g f(X_v)) + (1 − ν) NTX(g f(M_v), g* f*(Y_v))], M = ν X + (1 − ν) Y"
     replaces_loss: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
-    stores: ClassVar[str] = "f*, g*"
     made_like: ClassVar[str] = Y
     alpha: float = 1.0
     fixed_nu: float | None = None
     """nu in every step, instead of a draw (the original code: 0.7 with Barlow Twins)."""
-
-    @property
-    def formula(self) -> str:
-        pairs = "ν NTX(g f(M_v), g f(X_v)) + (1 − ν) NTX(g f(M_v), g* f*(Y_v))"
-        return f"½ Σᵥ [{pairs}], M = ν X + (1 − ν) Y"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -203,12 +180,3 @@ def _ssl(rep: Representations, names: tuple[str, ...], space: str, tau: float) -
     if space == "g":
         return rep.networks.objective(rep, names, tau)
     return losses.contrast(torch.cat([rep(name, head=space) for name in names], dim=1), tau)
-
-
-def _need_negatives(term: Negatives | Cross, method: Method) -> None:
-    objective = method.objective
-    if term.space == "g" and not objective.has_negatives:
-        raise UserError(
-            f"{term.kind}:g compares images of X with images of Y as negatives, and the objective {objective.kind} has "
-            f"no negatives. Use {term.kind}:h, which works in NT-Xent, or --objective ntxent or dcl."
-        )

@@ -28,16 +28,11 @@ class Distil(Term):
     """
 
     kind: ClassVar[str] = "distil"
+    formula: ClassVar[str] = "½ [DISTIL({space} f(X) → {space} f*(X)) + DISTIL({space} f*(X) → {space} f(X))]"
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
-    stores: ClassVar[str] = "f*"
     space: Space = "h"
     positive: Literal["same", "other"] = "same"
     """The positive is the same view of the image, or the other view (as Eq. 2 is written)."""
-
-    @property
-    def formula(self) -> str:
-        now, past = f"{self.space} f(X)", f"{self.space} f*(X)"
-        return f"½ [DISTIL({now} → {past}) + DISTIL({past} → {now})]"
 
     def check(self, method: Method) -> None:
         if self.space == "g" and not method.objective.contrastive:
@@ -53,6 +48,13 @@ class Distil(Term):
         return (rows + columns) / 2
 
 
+def predictor_of_past(networks: Networks, seed: int, batch_norm: bool) -> nn.Module:
+    """From today's embeddings in the space of g to those of the previous checkpoint."""
+    with scoped(seed, "init.predictor"):
+        network = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm)
+    return nn.Sequential(Unit(), network) if networks.objective.unit_predictions else network
+
+
 @dataclass(eq=False)
 class Predict(Term):
     r"""CaSSLe: L^SSL(X, X; h o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
@@ -63,7 +65,6 @@ class Predict(Term):
 
     kind: ClassVar[str] = "predict"
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
-    stores: ClassVar[str] = "f*, g*"
     symbols: ClassVar[Mapping[str, str]] = {"predictor": "p", "distiller": "D"}
     positive: Literal["same", "other"] = "same"
     symmetric: bool = False
@@ -86,10 +87,7 @@ class Predict(Term):
 
     def attach(self, networks: Networks, seed: int) -> None:
         batch_norm = not networks.objective.contrastive if self.batch_norm is None else self.batch_norm
-        with scoped(seed, "init.predictor"):
-            self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm)
-        if networks.objective.unit_predictions:
-            self.predictor = nn.Sequential(Unit(), self.predictor)
+        self.predictor = predictor_of_past(networks, seed, batch_norm)
         self.distiller = networks.objective.distiller(networks, seed)
 
     def end_task(self, context: TaskContext) -> None:
@@ -128,19 +126,12 @@ class Project(Term):
     r"""PFR: -cos(p(f(v)), f*(v)) on encoder outputs, mean over all views."""
 
     kind: ClassVar[str] = "project"
+    formula: ClassVar[str] = "− mean cos(p f(X), f*(X))"
+    spaces: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
-    stores: ClassVar[str] = "f*"
     symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
     hidden: int = 256
     """Width of the predictor."""
-
-    @property
-    def formula(self) -> str:
-        return "− mean cos(p f(X), f*(X))"
-
-    @property
-    def spaces(self) -> frozenset[str]:
-        return frozenset()
 
     def attach(self, networks: Networks, seed: int) -> None:
         features = networks.features
@@ -156,16 +147,10 @@ class Match(Term):
     r"""DER: 1/|Y| sum ||g(f(y)) - z||^2 on normalised vectors; z was stored when y entered the memory."""
 
     kind: ClassVar[str] = "match"
+    formula: ClassVar[str] = "mean ‖{space} f(Y) − stored z‖²"
+    inputs: ClassVar[tuple[str, ...]] = (Y,)
     stores: ClassVar[str] = "embeddings"
     space: Space = "g"
-
-    @property
-    def formula(self) -> str:
-        return f"mean ‖{self.space} f(Y) − stored z‖²"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (Y,)
 
     @property
     def memory_fields(self) -> dict[str, str]:
@@ -176,6 +161,5 @@ class Match(Term):
             raise UserError("match:h needs an h that starts as a copy of g: in task 1 the embeddings of g are stored.")
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        assert context.memory is not None and context.slots is not None
         z, (field,) = rep(Y, head=self.space), self.memory_fields
-        return losses.match(z, context.memory.field(field, context.slots).to(z.dtype))
+        return losses.match(z, context.stored(field, like=z))

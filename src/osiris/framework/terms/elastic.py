@@ -24,21 +24,12 @@ class Elastic(Term):
     """
 
     kind: ClassVar[str] = "elastic"
+    formula: ClassVar[str] = "Σ F (θ − θ*)²"
+    inputs: ClassVar[tuple[str, ...]] = ()
+    spaces: ClassVar[frozenset[str]] = frozenset()
     stores: ClassVar[str] = "F, theta*"
     normaliser: Literal["sum", "max", "l2", "mean"] = "sum"
     """The paper does not say how the Fisher is normalised; `sum` gives unit trace."""
-
-    @property
-    def formula(self) -> str:
-        return "Σ F (θ − θ*)²"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def spaces(self) -> frozenset[str]:
-        return frozenset()
 
     def default_weight(self, task_count: int) -> float:
         """50 for five tasks and 100 for twenty (Appendix B). The paper gives no other task counts: 100 there too."""

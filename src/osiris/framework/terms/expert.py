@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 class _Snapshots(Term):
     """The common part of the two terms of POCON: a snapshot every `interval` steps and at the end of each task."""
 
+    spaces: ClassVar[frozenset[str]] = frozenset()
     interval: int | None = None
     """Steps between snapshots (the paper's ds: 2000 on CIFAR-100, 4000 on Tiny-ImageNet); None: a quarter of a task."""
-
-    @property
-    def spaces(self) -> frozenset[str]:
-        return frozenset()
 
     def check(self, method: Method) -> None:
         if self.interval is not None and self.interval < 1:
@@ -65,12 +62,9 @@ class Expert(_Snapshots):
     """
 
     kind: ClassVar[str] = "expert"
+    formula: ClassVar[str] = "NTX(q φ(X)) + mean ‖m f(X) − φ*(X)‖²"
     stores: ClassVar[str] = "expert"
     symbols: ClassVar[Mapping[str, str]] = {"expert": "φ", "projector": "q", "expert_past": "φ*", "adapter": "m"}
-
-    @property
-    def formula(self) -> str:
-        return "NTX(q φ(X)) + mean ‖m f(X) − φ*(X)‖²"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.expert = copy.deepcopy(networks.encoder)
@@ -101,12 +95,9 @@ class Snapshot(_Snapshots):
     r"""Stability: ||n(f(v)) - f_bar(v)||^2 on normalised encoder outputs, f_bar a recent snapshot of f."""
 
     kind: ClassVar[str] = "snapshot"
+    formula: ClassVar[str] = "mean ‖n f(X) − f*(X)‖²"
     stores: ClassVar[str] = "f*"
     symbols: ClassVar[Mapping[str, str]] = {"encoder_past": "f*", "adapter": "n"}
-
-    @property
-    def formula(self) -> str:
-        return "mean ‖n f(X) − f*(X)‖²"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.encoder_past = Frozen(networks.encoder)

@@ -27,19 +27,10 @@ class Revisit(Term):
     """
 
     kind: ClassVar[str] = "revisit"
+    formula: ClassVar[str] = "NTX_g(Y)"
+    inputs: ClassVar[tuple[str, ...]] = (Y,)
+    memory_fields: ClassVar[Mapping[str, str]] = {"feature": "g"}
     stores: ClassVar[str] = "features"
-
-    @property
-    def formula(self) -> str:
-        return "NTX_g(Y)"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (Y,)
-
-    @property
-    def memory_fields(self) -> dict[str, str]:
-        return {"feature": "g"}
 
     def check(self, method: Method) -> None:
         if method.memory != "minred":
@@ -51,9 +42,8 @@ class Revisit(Term):
         return rep.views[X].new_zeros(rep.counts[X], rep.networks.width(head))
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
-        assert context.memory is not None and context.slots is not None
         z = normalise(rep.raw(Y).sum(0))
-        return {"feature": normalise(context.memory.field("feature", context.slots).to(z.dtype) + z)}
+        return {"feature": normalise(context.stored("feature", like=z) + z)}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         value = rep.networks.objective(rep, (Y,), context.tau)
@@ -91,15 +81,12 @@ class AlignAverage(_Align):
     r"""CLA-E, and CLA-B on X: the targets are the embeddings of a moving average, g~(f~(.)), from the first step on."""
 
     kind: ClassVar[str] = "align-average"
+    formula: ClassVar[str] = "− mean cos(a g f({batch}), g~ f~({batch}))"
     stores: ClassVar[str] = "f~, g~"
     follows_first_task: ClassVar[bool] = True
     symbols: ClassVar[Mapping[str, str]] = {"aligner": "a", "average_encoder": "f~", "average_head": "g~"}
     rate: float = 0.999
     """The share of the old average in an update."""
-
-    @property
-    def formula(self) -> str:
-        return f"− mean cos(a g f({self.batch}), g~ f~({self.batch}))"
 
     def attach(self, networks: Networks, seed: int) -> None:
         super().attach(networks, seed)
@@ -122,18 +109,12 @@ class AlignStored(_Align):
     """
 
     kind: ClassVar[str] = "align-stored"
+    formula: ClassVar[str] = "− mean cos(a g f(Y), stored c)"
+    memory_fields: ClassVar[Mapping[str, str]] = {"target": "g"}
     stores: ClassVar[str] = "embeddings"
     symbols: ClassVar[Mapping[str, str]] = {"aligner": "a"}
     alpha: float = 0.5
     """1: never renewed."""
-
-    @property
-    def formula(self) -> str:
-        return "− mean cos(a g f(Y), stored c)"
-
-    @property
-    def memory_fields(self) -> dict[str, str]:
-        return {"target": "g"}
 
     def check(self, method: Method) -> None:
         if self.batch != "Y":
@@ -142,13 +123,9 @@ class AlignStored(_Align):
     def entry(self, rep: Representations, head: str) -> Tensor:
         return rep.raw(X, head).mean(0)
 
-    def stored(self, context: StepContext, like: Tensor) -> Tensor:
-        assert context.memory is not None and context.slots is not None
-        return context.memory.field("target", context.slots).to(like.dtype)
-
     def target(self, rep: Representations, context: StepContext) -> Tensor:
-        return normalise(self.stored(context, rep.raw(Y)))
+        return normalise(context.stored("target", like=rep.raw(Y)))
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
         z = rep.raw(Y).mean(0)
-        return {"target": self.alpha * self.stored(context, z) + (1 - self.alpha) * z}
+        return {"target": self.alpha * context.stored("target", like=z) + (1 - self.alpha) * z}

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives import Mocov2
 from osiris.framework.objectives.base import enqueue
-from osiris.framework.representations import Networks, Representations, Unit, normalise
+from osiris.framework.representations import Networks, Representations, normalise
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
-from osiris.models import predictor
+from osiris.framework.terms.distil import predictor_of_past
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class _PseudoNegatives(Term):
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
-    stores: ClassVar[str] = "f*, g*"
     tau: float | None = None
     """Temperature, if it is not that of the run (the original code: 0.2)."""
 
@@ -49,11 +48,8 @@ class PseudoContrast(_PseudoNegatives):
     """
 
     kind: ClassVar[str] = "pseudo-contrast"
+    formula: ClassVar[str] = "NTX_g(X; negatives X ∪ g* f*(X))"
     replaces_loss: ClassVar[bool] = True
-
-    @property
-    def formula(self) -> str:
-        return "NTX_g(X; negatives X ∪ g* f*(X))"
 
     def attach(self, networks: Networks, seed: int) -> None:
         self.waiting: Tensor | None = None
@@ -88,21 +84,15 @@ class PseudoDistil(_PseudoNegatives):
     """
 
     kind: ClassVar[str] = "pseudo-distil"
+    formula: ClassVar[str] = "DISTIL(p g f(X) → g* f*(X); negatives X ∪ g* f*(X))"
     symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
     positive_in_denominator: bool = False
     """Add the positive to the denominator, which the original code does not."""
     repulsion: float | None = None
     """b; default: that of the objective (0.5 for byol, 23 for vicreg, 1 for barlow)."""
 
-    @property
-    def formula(self) -> str:
-        return "DISTIL(p g f(X) → g* f*(X); negatives X ∪ g* f*(X))"
-
     def attach(self, networks: Networks, seed: int) -> None:
-        with scoped(seed, "init.predictor"):
-            self.predictor = predictor(networks.width("g"), networks.projector_config.projector_hidden, batch_norm=True)
-        if networks.objective.unit_predictions:
-            self.predictor = nn.Sequential(Unit(), self.predictor)
+        self.predictor = predictor_of_past(networks, seed, batch_norm=True)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         objective, tau, heads = rep.networks.objective, self.tau or context.tau, ("g", self.predictor)

@@ -11,8 +11,9 @@ from osiris.augment.views import normalise
 from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
-from osiris.evaluation.overfitting import checkpoint_networks
+from osiris.evaluation.encoder_files import checkpoint_networks
 from osiris.evaluation.runs import Run
+from osiris.files import load_tensors
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source, evenly_spaced, take, tiles
 from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds
@@ -20,7 +21,6 @@ from osiris.report.figure import Drawing, add_legend, figure, panels, pictures
 from osiris.report.figures.images import nearest_images
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, legend_of
-from osiris.training.checkpoint import load_tensors
 
 QUERIES_SHOWN = 6
 MOST_CHECKED = 20_000
