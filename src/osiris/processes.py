@@ -140,13 +140,16 @@ class _Gather(torch.autograd.Function):
         return gradients[0][ctx.rows] * world_size(), None
 
 
-def gather(rows: Tensor, count: int) -> Tensor:
-    """All `count` rows of the global batch from every process' share [n, ...], with gradients."""
+def gather(rows: Tensor, count: int, dim: int = 0) -> Tensor:
+    """All `count` rows of the global batch, along `dim`, from every process' share, with gradients.
+
+    A single process gets the same tensor, not a view: that changes the order in which autograd adds up gradients.
+    """
     if world_size() == 1:
         return rows
-    result = _Gather.apply(rows.contiguous(), count)
+    result = _Gather.apply(rows.transpose(0, dim).contiguous(), count)
     assert isinstance(result, Tensor)
-    return result
+    return result.transpose(0, dim)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:

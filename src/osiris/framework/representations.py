@@ -186,7 +186,7 @@ class Representations:
         if key not in self._raw:
             local = self._outputs(name, heads, module)
             wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
-            self._raw[key] = gather(wide.transpose(0, 1), self.counts[name]).transpose(0, 1)
+            self._raw[key] = gather(wide, self.counts[name], dim=1)
         return self._raw[key]
 
     def _outputs(self, name: str, heads: tuple[nn.Module, ...], encoder: nn.Module) -> Tensor:

@@ -160,7 +160,7 @@ class CrossMix(Mixed):
     def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
         assert context.slots is not None
         nu, count = self.nu(context), len(context.slots)
-        x = gather(views[X].transpose(0, 1), context.images)[share(count)].transpose(0, 1)  # the rows of our part of Y
+        x = gather(views[X], context.images, dim=1)[:, share(count)]  # the rows of our part of Y
         return {self.mixture: nu * x + (1 - nu) * views[Y]}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
