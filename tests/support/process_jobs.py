@@ -22,8 +22,8 @@ from osiris.framework.methods import READINGS, ZOO
 from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
+from osiris.training.run_evaluation import track_overfitting
 from osiris.training.schedule import Phase, phases
-from osiris.training.tracking import Tracker
 from tiny_runs import benchmark, config, with_learning
 
 COMPOSED = {
@@ -175,7 +175,7 @@ def tracked() -> dict[str, Any]:
     for phase in stretch[:2]:
         for step in range(2):
             engine.step(phase, step)
-    measured = Tracker(engine, 1).measure(stretch[2], 1)
+    measured = track_overfitting(engine, stretch[2], 1)
     assert measured is not None
     return measured
 

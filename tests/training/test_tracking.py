@@ -15,7 +15,7 @@ from osiris.files import load_tensors
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
 from osiris.training import loop
-from osiris.training.tracking import Tracker
+from osiris.training.run_evaluation import track_overfitting
 from pool import Pool
 from process_jobs import build
 from tiny_runs import benchmark, config, contents, log
@@ -90,13 +90,12 @@ def test_it_can_be_computed_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
     assert first is not None and set(first) == {"g", "h"}
     assert first == checkpoint_overfitting(tensors, metadata, benchmark(), *settings, draws=40)
     engine, stretch = build(MethodConfig("osiris-r"))
-    tracker = Tracker(engine, 1)
     for name, module in (("encoder", engine.networks.encoder), *engine.networks.heads.items()):
         module.load_state_dict({key: tensors[f"{name}.{key}"] for key in module.state_dict()})
     engine.memory.advance(len(tensors["memory.source"]))
     for name in ("source", "task"):
         engine.memory.get_buffer(name)[: engine.memory.filled] = tensors[f"memory.{name}"][: engine.memory.filled]
-    live = tracker.measure(stretch[2], 6)
+    live = track_overfitting(engine, stretch[2], 6)
     assert live is not None
     for space in ("g", "h"):
         assert live["spaces"][space]["all"] == pytest.approx(first[space]["all"], rel=0.1)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from osiris.augment import operations as ops
-from osiris.errors import UserError
 
 CROP_TRIES = 10
 BLUR_REACH = 4.0
@@ -55,20 +54,6 @@ class ViewConfig:
     """Probability of inverting bright values."""
     solarise_threshold: float = 0.5
     """Values from here upwards are bright."""
-
-    def __post_init__(self) -> None:
-        for name in ("flip", "jitter_probability", "grey", "blur", "solarise"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"the probability {name} is {getattr(self, name)}; give a number from 0 to 1.")
-        for name in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"the strength {name} is {getattr(self, name)}; give a number of at least 0.")
-        if not 0 <= self.hue <= 0.5:
-            raise UserError(f"the strength hue is {self.hue}; give a part of a turn from 0 to 0.5.")
-        for name, highest in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
-            low, high = getattr(self, name)
-            if not (0 < low <= high <= highest and high < math.inf):
-                raise UserError(f"{name} is ({low}, {high}); give two positive numbers, the smaller first.")
 
 
 VIEW_1 = ViewConfig()
@@ -253,10 +238,7 @@ class TwoViews:
         views: tuple[ViewConfig, ViewConfig] = (VIEW_1, VIEW_2),
         size: int | None = None,
     ) -> None:
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise UserError(f"mean {tuple(mean)} and std {tuple(std)} need three channels each, and std above 0.")
-        if size is not None and size < 1:
-            raise UserError(f"the size of the views is {size}; give a number of pixels of at least 1.")
+        assert len(mean) == len(std) == 3 and min(std) > 0, (mean, std)
         self.mean, self.std, self.views, self.size = tuple(mean), tuple(std), views, size
 
     def __call__(

@@ -170,7 +170,7 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """The files with the weights after each task."""
-        return list(weight_files(self.path).values())
+        return list(files_by_task(self.path / "checkpoints").values())
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
@@ -203,9 +203,8 @@ class Run:
         """
         from safetensors.numpy import load_file
 
-        files = [*(self.path / "evaluation").glob("task-*.safetensors"), *self.path.glob("task-*.safetensors")]
-        numbered = {int(file.stem[5:]): file for file in files if file.stem[5:].isdigit()}
-        path = numbered.get(max(numbered, default=0) if task is None else task + 1)
+        files = files_by_task(self.path / "evaluation") or files_by_task(self.path)
+        path = files.get(max(files, default=0) if task is None else task)
         return load_file(path) if path else {}
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -218,8 +217,8 @@ class Run:
         """(source ids, tasks) of the images in the memory after a task (from 0; default: the last), or None."""
         from safetensors import safe_open
 
-        paths = self.checkpoints if task is None else self.path.glob(f"checkpoints/task-{task + 1:02d}.safetensors")
-        path = max(paths, key=lambda path: (len(path.name), path), default=None)
+        files = files_by_task(self.path / "checkpoints")
+        path = files.get(max(files, default=0) if task is None else task)
         if path is None:
             return None
         with safe_open(path, framework="numpy") as file:
@@ -228,11 +227,10 @@ class Run:
             return file.get_tensor("memory.source"), file.get_tensor("memory.task")
 
 
-def weight_files(path: Path) -> dict[int, Path]:
-    """Task (from 0) -> the weights after it, of those that a run directory still has, in order."""
-    files = (path / "checkpoints").glob("task-*.safetensors")
-    numbered = {int(file.stem[5:]) - 1: file for file in files if file.stem[5:].isdecimal()}
-    return {task: numbered[task] for task in sorted(numbered)}
+def files_by_task(folder: Path) -> dict[int, Path]:
+    """Task (from 0) -> its safetensors file, of those that a folder still has, in order."""
+    numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
+    return dict(sorted(numbered.items()))
 
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:

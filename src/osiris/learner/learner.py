@@ -25,7 +25,7 @@ from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
 from osiris.evaluation.observations import Observations, read_observations
-from osiris.evaluation.runs import Run, weight_files
+from osiris.evaluation.runs import Run, files_by_task
 from osiris.learner.episode import episode_size, extension, memory_of
 from osiris.learner.estimator import Estimator
 from osiris.learner.measure import measure
@@ -145,7 +145,7 @@ class Learner(Estimator):
         train(config, self.folder, quiet, extend=extend)
         self.measure(reference)
         if keep_tasks is not None:
-            for file in list(weight_files(self.folder).values())[: -max(1, keep_tasks)]:
+            for file in list(files_by_task(self.folder / "checkpoints").values())[: -max(1, keep_tasks)]:
                 (self.folder / "evaluation" / file.name).unlink(missing_ok=True)
                 file.unlink()
         return self

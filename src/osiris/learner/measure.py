@@ -22,7 +22,7 @@ from osiris.evaluation.observations import (
     read_reference,
     score_reference,
 )
-from osiris.evaluation.runs import weight_files
+from osiris.evaluation.runs import files_by_task
 from osiris.learner.episode import memory_of
 
 MOST_IMAGES = 1000
@@ -34,7 +34,7 @@ def measure(path: Path, state: dict[str, Any], folder: Path | None, device: torc
 
     `folder`: labelled images; default: those of the call before. A kill loses nothing: the next call adds it.
     """
-    observations, weights = read_observations(path), weight_files(path)
+    observations, weights = read_observations(path), files_by_task(path / "checkpoints")
     memory = memory_of(state)
     images = memory["images"][fixed_subset(memory["filled"], MOST_IMAGES)].numpy()
     assert len(images) > 1, "an episode has at least four images, and each is offered to the memory"

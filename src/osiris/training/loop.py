@@ -41,10 +41,9 @@ from osiris.training.interrupt import Interrupt
 from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
 from osiris.training.run_directory import RunDirectory
-from osiris.training.run_evaluation import baseline_of, evaluate_encoder, headline
+from osiris.training.run_evaluation import baseline_of, evaluate_encoder, headline, track_overfitting
 from osiris.training.run_files import Position, RunFiles, finished_metrics, next_episode
 from osiris.training.schedule import Phase, check_sizes, phases
-from osiris.training.tracking import Tracker
 
 Extension = tuple[Benchmark, list[Phase]]
 """A benchmark with the images of one more task, and the phases of all tasks."""
@@ -184,7 +183,6 @@ class Training:
         self.meter = Meter(self.phases, config.seed, config.engine.skip_bad_steps, self.position.seconds)
         self.meter.bad_steps = self.position.bad_steps
         self.first_task = FirstTask(first_task, self.engine)
-        self.tracker = Tracker(self.engine, config.engine.track_overfitting)
         self.saved = time.monotonic()
         self.log = processes.on_first(JsonLines, directory.log, log_position)
         done = sum(phase.steps for phase in self.phases[: self.position.task]) + self.position.step
@@ -224,15 +222,15 @@ class Training:
         if self.position.stage == "curve":
             self._evaluate_between_steps(phase)
         self.meter.resume()
-        every = self.config.evaluation.evaluate_every
+        every, track_every = self.config.evaluation.evaluate_every, self.config.engine.track_overfitting
         for step in range(self.position.step, phase.steps):
             self.meter.add(self.engine.step(phase, step))
             self.position.step = done = step + 1
             self.engine.model.after_step(self.engine.task_context(phase, done))
             if done % self.config.engine.log_every == 0 or done == phase.steps:
                 self._log(phase)
-            if self.tracker.due(phase, done):
-                record = self.tracker.measure(phase, done)
+            if track_every and phase.task > 0 and done % track_every == 0:
+                record = track_overfitting(self.engine, phase, done)
                 self._emit(record and record | {"total_step": self.meter.total(phase, done)})
             if every and done % every == 0 and done != phase.steps:
                 self._log(phase)

@@ -1,12 +1,15 @@
-"""The evaluation of one checkpoint: every number from features that are embedded once."""
+"""What a run measures: every number of a checkpoint from features that are embedded once, and --track-overfitting."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from osiris import processes
+from osiris.augment.operations import upload
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.evaluate import Evaluation, evaluate_features
@@ -14,12 +17,16 @@ from osiris.evaluation.features import Features
 from osiris.evaluation.fingerprint import fingerprint
 from osiris.evaluation.health import embed_two_views
 from osiris.evaluation.metrics_file import Scores, write_record
+from osiris.evaluation.overfitting import overfitting
 from osiris.evaluation.statistics import mean
 from osiris.files import cache_directory
+from osiris.framework.terms import X
 from osiris.models import build_encoder
+from osiris.models.normalisation import frozen_statistics
 from osiris.training.checkpoint import save_tensors
 from osiris.training.config import Config
 from osiris.training.engine import Engine, first_task_images
+from osiris.training.schedule import Phase
 
 
 def evaluate_encoder(engine: Engine, encoder: nn.Module, features: Features) -> Evaluation:
@@ -60,3 +67,26 @@ def baseline_of(config: Config, benchmark: Benchmark, device: torch.device, fold
         f"{identity}-threads{torch.get_num_threads()}",
         device,
     )
+
+
+def track_overfitting(engine: Engine, phase: Phase, step: int) -> dict[str, Any] | None:
+    """A line of the log: the loss on past tasks against the loss on the memory, while training goes on (Fig. 3b).
+
+    It has random streams of its own and changes nothing: the weights of a run are the same bits with and without it.
+    None while the memory holds too few images of past tasks.
+    """
+
+    @torch.no_grad()
+    def embed(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
+        count, rows = len(indices), processes.share(len(indices))
+        images = upload(engine.benchmark.train.images.take(indices[rows]), engine.device)
+        with frozen_statistics(engine.networks):
+            rep = engine.represent({X: engine.two_views(images, key, rows, count)}, {X: count})
+        return {space: rep(X, head=space) for space in engine.networks.heads}
+
+    learning, memory = engine.config.learning, engine.memory
+    past = (engine.benchmark.train.task < phase.task).nonzero().squeeze(1)
+    source, task = memory.source[: memory.filled].cpu(), memory.task[: memory.filled].cpu()
+    key = (engine.config.seed, phase.task, step)
+    spaces = overfitting(embed, past, source[task < phase.task], key, learning.batch_size, tau=learning.tau)
+    return spaces and {"event": "overfitting", "task": phase.task + 1, "step": step, "spaces": spaces}

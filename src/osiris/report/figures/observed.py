@@ -9,7 +9,7 @@ from osiris.console import warn
 from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.observations import Observation, neighbours
-from osiris.evaluation.runs import Run, weight_files
+from osiris.evaluation.runs import Run, files_by_task
 from osiris.evaluation.untrusted import harmless, shortened
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import evenly_spaced, mosaic, pixels, tiles
@@ -108,7 +108,7 @@ def memory_neighbours(study: Study) -> Drawing | None:
     """Each row starts with an image of the memory, followed by the images of the memory that are nearest to it.
     Neighbours that make sense to you are the best sign of a useful representation."""
     for run in states(study):
-        memory, files = _memory(run), weight_files(run.path)
+        memory, files = _memory(run), files_by_task(run.path / "checkpoints")
         if memory is None or len(files) < 2 or len(memory[0]) < 3:
             continue
         images, task = memory
