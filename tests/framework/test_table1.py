@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -201,7 +200,6 @@ def test_measuring_uses_no_global_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@dataclass(eq=False)
 class Unusual(Term):
     """Sees Y through the past encoder without a projector; a buffer without dimensions, and a head in a container."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgspec
 from torch import nn
@@ -15,11 +15,16 @@ from osiris.errors import UserError, unknown
 _WRITTEN = re.compile(r"(?P<name>[^:()\s]+)(:(?P<space>[a-z]+))?(\((?P<options>[^()]*)\))?")
 
 
+@dataclass_transform(eq_default=False)
 @dataclass(eq=False)
 class Configurable(nn.Module):
     """A module whose options are dataclass fields. `kind` is its name on the command line and in config.json."""
 
     kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(eq=False)(cls)
 
     def __post_init__(self) -> None:
         super().__init__()

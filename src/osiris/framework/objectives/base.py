@@ -47,7 +47,6 @@ class Batch:
         return torch.cat([self.rep.raw(name, (self.head, *after), self.encoder) for name in self.names], dim=1)
 
 
-@dataclass(eq=False)
 class Objective(Configurable):
     """L^SSL of a batch in the space of g."""
 
@@ -162,7 +161,6 @@ def enqueue(queue: Tensor, position: Tensor, rows: Tensor) -> None:
     position.add_(rows.shape[1]).remainder_(queue.shape[1])
 
 
-@dataclass(eq=False)
 class WithAverage(Objective):
     """An objective with moving averages f~ and g~ of the trained networks."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -26,7 +25,6 @@ def prototypes(width: int, count: int) -> nn.Module:
     return weight_norm(nn.Linear(width, count, bias=False))
 
 
-@dataclass(eq=False)
 class Swav(Objective):
     """SwAV: assignments of each view to prototypes, balanced by Sinkhorn iterations, are targets for the other view."""
 

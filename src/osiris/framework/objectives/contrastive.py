@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,7 +12,6 @@ from osiris.framework.objectives.base import Batch, Objective
 from osiris.framework.representations import normalise
 
 
-@dataclass(eq=False)
 class Ntxent(Objective):
     """NT-Xent (Eq. 1): each view finds the other view of its image among all views of the batch."""
 
@@ -30,7 +28,6 @@ class Ntxent(Objective):
         return losses.contrast_with_negatives(normalise(torch.stack([a, b])), None, tau, self.decoupled)
 
 
-@dataclass(eq=False)
 class Dcl(Ntxent):
     """Decoupled contrastive learning: NT-Xent whose denominator does not contain the positive."""
 

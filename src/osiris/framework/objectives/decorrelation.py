@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
@@ -14,7 +13,6 @@ from osiris.framework.representations import normalise
 from osiris.models import mlp
 
 
-@dataclass(eq=False)
 class Barlow(Objective):
     """Barlow Twins: the cross-correlation of the two views becomes the identity."""
 
@@ -46,7 +44,6 @@ class Barlow(Objective):
         return losses.match(normalise(prediction), normalise(other)) / 2 - 1
 
 
-@dataclass(eq=False)
 class Vicreg(Objective):
     """VICReg: two views agree, every dimension keeps its variance, and dimensions are not correlated."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from osiris.framework.terms import TaskContext
 
 
-@dataclass(eq=False)
 class Mocov2(WithAverage):
     """MoCo v2+: each view finds the moving average's embedding of the other view among a queue of past ones.
 
@@ -72,7 +70,6 @@ class Mocov2(WithAverage):
         self.waiting = []
 
 
-@dataclass(eq=False)
 class Mocov3(WithAverage, Predictive):
     """MoCo v3: the prediction from one view finds the moving average's embedding of the other view in the batch."""
 

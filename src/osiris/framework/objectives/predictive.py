@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ class Predictive(Objective):
         return losses.match(normalise(prediction), normalise(target))
 
 
-@dataclass(eq=False)
 class Byol(WithAverage, Predictive):
     """BYOL: the prediction from one view matches the moving average's embedding of the other view."""
 
@@ -54,7 +52,6 @@ class Byol(WithAverage, Predictive):
         return self.targets(batch).raw()
 
 
-@dataclass(eq=False)
 class Simsiam(Predictive):
     """SimSiam: the prediction from one view matches the other view's embedding, which gets no gradient."""
 

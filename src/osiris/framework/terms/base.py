@@ -71,7 +71,6 @@ class StepContext:
         return self.memory.field(field, self.slots).to(like.dtype)
 
 
-@dataclass(eq=False)
 class Term(Configurable):
     """One summand of L_current, L_cross or L_past."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 
-@dataclass(eq=False)
 class Contrast(Term):
     r"""L_current = L^SSL(X; f, g) and L_past-R = L^SSL(Y; f, h): Eq. 1 within one batch, in one space.
 
@@ -45,7 +43,6 @@ class Contrast(Term):
         return _ssl(rep, self.inputs, self.space, context.tau)
 
 
-@dataclass(eq=False)
 class Negatives(Term):
     r"""L^ER+ = L^SSL(X, X u Y; g o f, g o f): the memory adds negatives to the loss of the current task."""
 
@@ -69,7 +66,6 @@ class Negatives(Term):
             )
 
 
-@dataclass(eq=False)
 class Cross(Negatives):
     r"""L_cross = 1/2 [L^SSL(X, Y; h o f, h o f) + L^SSL(Y, X; h o f, h o f)] (Sec. 3.2.3, consolidation)."""
 
@@ -83,7 +79,6 @@ class Cross(Negatives):
         return (losses.cross(x, y, context.tau, decoupled) + losses.cross(y, x, context.tau, decoupled)) / 2
 
 
-@dataclass(eq=False)
 class Mixed(Term):
     r"""L^LUMP = L^SSL(nu X + (1 - nu) Y; f, g): mixing creates an input, it is not a loss.
 
@@ -124,7 +119,6 @@ class Mixed(Term):
         return _ssl(rep, self.inputs, self.space, context.tau)
 
 
-@dataclass(eq=False)
 class CrossMix(Mixed):
     r"""CroMo-Mixup: a mixture m = nu x + (1 - nu) y resembles x by nu, and the past embedding of y by 1 - nu.
 

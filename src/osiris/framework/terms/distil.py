@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 
-@dataclass(eq=False)
 class Distil(Term):
     r"""L_past-D = 1/2 [L^SSL(X, X; h o f*, h o f) + L^SSL(X, X; h o f, h o f*)] (Sec. 3.2.2).
 
@@ -55,7 +53,6 @@ def predictor_of_past(networks: Networks, seed: int, batch_norm: bool) -> nn.Mod
     return nn.Sequential(Unit(), network) if networks.objective.unit_predictions else network
 
 
-@dataclass(eq=False)
 class Predict(Term):
     r"""CaSSLe: L^SSL(X, X; h o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
 
@@ -121,7 +118,6 @@ class Predict(Term):
         return value
 
 
-@dataclass(eq=False)
 class Project(Term):
     r"""PFR: -cos(p(f(v)), f*(v)) on encoder outputs, mean over all views."""
 
@@ -142,7 +138,6 @@ class Project(Term):
         return losses.match(rep(X, head=self.predictor), rep(X, head=(), encoder="past")) / 2 - 1
 
 
-@dataclass(eq=False)
 class Match(Term):
     r"""DER: 1/|Y| sum ||g(f(y)) - z||^2 on normalised vectors; z was stored when y entered the memory."""
 

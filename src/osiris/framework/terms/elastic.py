@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -16,7 +15,6 @@ from osiris.models.normalisation import frozen_statistics
 from osiris.processes import average_gradients
 
 
-@dataclass(eq=False)
 class Elastic(Term):
     r"""Online EWC: L_past = (Theta - Theta*)^T F (Theta - Theta*) over the encoder, F <- F + normalised(F_t).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 
-@dataclass(eq=False)
 class _Snapshots(Term):
     """The common part of the two terms of POCON: a snapshot every `interval` steps and at the end of each task."""
 
@@ -53,7 +51,6 @@ class _Snapshots(Term):
             self.snapshot(context)
 
 
-@dataclass(eq=False)
 class Expert(_Snapshots):
     r"""Plasticity: an expert phi is trained by L^SSL on X alone, and f follows its snapshot.
 
@@ -90,7 +87,6 @@ class Expert(_Snapshots):
                     value.zero_()
 
 
-@dataclass(eq=False)
 class Snapshot(_Snapshots):
     r"""Stability: ||n(f(v)) - f_bar(v)||^2 on normalised encoder outputs, f_bar a recent snapshot of f."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 
-@dataclass(eq=False)
 class Revisit(Term):
     r"""MinRed: L^SSL(Y; f, g). X only feeds the memory, and each visit of an image renews its feature c.
 
@@ -51,7 +49,6 @@ class Revisit(Term):
         return value
 
 
-@dataclass(eq=False)
 class _Align(Term):
     """-cos(a(z), target), mean over all views: an aligner a maps today's embeddings to earlier ones."""
 
@@ -76,7 +73,6 @@ class _Align(Term):
         return losses.match(rep(self.batch, ("g", self.aligner)), self.target(rep, context)) / 2 - 1
 
 
-@dataclass(eq=False)
 class AlignAverage(_Align):
     r"""CLA-E, and CLA-B on X: the targets are the embeddings of a moving average, g~(f~(.)), from the first step on."""
 
@@ -101,7 +97,6 @@ class AlignAverage(_Align):
         self.average_head.follow(context.networks.heads["g"], self.rate)
 
 
-@dataclass(eq=False)
 class AlignStored(_Align):
     r"""CLA-R: the target c is stored with an image, as the mean of its raw embeddings over the views, and renewed.
 

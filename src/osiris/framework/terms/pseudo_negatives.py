@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from osiris.framework.methods import Method
 
 
-@dataclass(eq=False)
 class _PseudoNegatives(Term):
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
     tau: float | None = None
@@ -40,7 +38,6 @@ class _PseudoNegatives(Term):
             )
 
 
-@dataclass(eq=False)
 class PseudoContrast(_PseudoNegatives):
     r"""L_current of PNR: NT-Xent with the past embeddings g*(f*(X)) of all other views as further negatives.
 
@@ -75,7 +72,6 @@ class PseudoContrast(_PseudoNegatives):
         return losses.pseudo_contrast(z, past, tau, objective.decoupled)
 
 
-@dataclass(eq=False)
 class PseudoDistil(_PseudoNegatives):
     r"""L_past of PNR: predictions p(g(f(X))) find the past embedding of their view; other views are negatives.
 
