@@ -11,10 +11,9 @@ import torch
 from osiris.cli import main
 from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
-from osiris.framework.cost import later_cost, measure_cost, throughput, total_cost
+from osiris.framework.cost import Storage, later_cost, measure_cost, measure_storage, throughput, total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method, past
 from osiris.framework.representations import Networks, Passes, Representations
-from osiris.framework.storage import Storage, measure_storage
 from osiris.framework.table1 import Facts, facts, measure_ticks
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.tracing import Path, Scene, trace

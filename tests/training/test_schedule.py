@@ -16,7 +16,7 @@ from osiris.data.benchmark import Split
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.cost import later_cost
-from osiris.framework.methods import D1_ONLY, FT, OFFLINE, find_method
+from osiris.framework.methods import FT, ZOO, find_method
 from osiris.training.config import LearningConfig
 from osiris.training.schedule import SMALLEST, Phase, batch_indices, check_sizes, learning_rate, phases, steps_per_epoch
 from tiny import tiny_benchmark
@@ -66,8 +66,8 @@ def test_offline_and_d1_only_take_as_many_steps_as_a_continual_run(
     continual = phases(benchmark, FT, epochs, batch)
     assert [phase.task for phase in continual] == list(range(tasks))
     assert all(phase.steps == epochs * steps_per_epoch(per_task, batch) for phase in continual)
-    (joint,) = phases(benchmark, OFFLINE, epochs, batch)
-    (first,) = phases(benchmark, D1_ONLY, epochs, batch)
+    (joint,) = phases(benchmark, ZOO["offline"], epochs, batch)
+    (first,) = phases(benchmark, ZOO["d1-only"], epochs, batch)
     assert joint.steps == first.steps == sum(phase.steps for phase in continual)
     assert torch.equal(joint.indices, torch.arange(tasks * per_task))
     assert torch.equal(first.indices, continual[0].indices)
@@ -102,7 +102,7 @@ def test_a_task_smaller_than_a_batch_is_one_batch() -> None:
     assert len(batch_indices(small[1], 0, 2)) == 8
     (text,) = check_sizes(small, find_method("ft"), LearningConfig(batch_size=16))
     assert "2 tasks (the first: 1) have fewer images than a batch of 16" in text
-    assert phases(tiny_benchmark(2, 8), OFFLINE, 1, 16)[0].batch_size == 16
+    assert phases(tiny_benchmark(2, 8), ZOO["offline"], 1, 16)[0].batch_size == 16
 
 
 def test_learning_rate() -> None:

@@ -1,4 +1,4 @@
-"""What a method costs: encoder passes per training image, and images per second.
+"""What a method costs: encoder passes per training image, images per second, and what it stores beyond f and g.
 
 A backward pass counts as two forward passes. A frozen encoder has no backward pass.
 """
@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import torch
 
 from osiris.framework.methods import Method
 from osiris.framework.representations import Passes
 from osiris.framework.tracing import IMAGES, Scene, one_thread
+from osiris.framework.trainable import TrainableMethod
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,63 @@ def later_cost(method: Method) -> Cost:
 def throughput(rates: Sequence[float]) -> float:
     """Images per second: the median over logged lines, which ignores the warm-up and outliers of a busy machine."""
     return float(np.median(rates)) if len(rates) else float("nan")
+
+
+SLOT_BYTES = 24
+"""Source id, task and insertion step, 64 bits each."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Numbers stored beyond the model itself, by what they are (Fig. 6)."""
+
+    pixels: int
+    """Pixel channels in the memory."""
+    slots: int
+    embeddings: int
+    """Values stored beside the images (der)."""
+    parameters: dict[str, int]
+    """Name -> count, of networks beside f and g."""
+
+    @property
+    def paper(self) -> int:
+        """Bytes, as the paper counts: each parameter and each channel of each pixel in the memory is 64 bits."""
+        return 8 * (self.pixels + self.embeddings + sum(self.parameters.values()))
+
+    @property
+    def stored(self) -> int:
+        """Bytes on disk: images as bytes, parameters and embeddings as 32-bit numbers."""
+        return self.pixels + SLOT_BYTES * self.slots + 4 * (self.embeddings + sum(self.parameters.values()))
+
+    @property
+    def described(self) -> str:
+        parts = [f"{self.slots} images"] if self.slots else []
+        parts += [f"{self.embeddings:,} embedding values"] if self.embeddings else []
+        parts += [f"{name} ({count:,})" for name, count in self.parameters.items()]
+        return ", ".join(parts) or "nothing"
+
+
+def measure_storage(
+    method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
+) -> Storage:
+    """Count what a method holds besides f and g, on the meta device. `shape`: (3, height, width) of an image."""
+    with torch.device("meta"):
+        size = memory_size if method.reads_memory else 0
+        model = TrainableMethod(method, build_encoder(encoder), projector, size, shape)
+    networks, memory = model.networks, model.memory
+    extra: dict[str, int] = {}
+    modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
+    modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
+    for part in (networks.objective, *(term for _, term, _ in model.later)):
+        modules += [(part.symbols.get(name, name), child) for name, child in part.named_children()]
+        for name, value in part.named_buffers(recurse=False):
+            kind = name.rstrip("0123456789").rstrip("_")
+            extra[kind] = extra.get(kind, 0) + value.numel()
+    for name, module in modules:
+        extra[name] = extra.get(name, 0) + sum(parameter.numel() for parameter in module.parameters())
+    return Storage(
+        pixels=memory.images.numel(),
+        slots=memory.size,
+        embeddings=sum(memory.get_buffer(f"field_{name}").numel() for name in memory.fields),
+        parameters=extra,
+    )

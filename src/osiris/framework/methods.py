@@ -141,59 +141,39 @@ def past(*terms: Term, weight: float | None = 1.0) -> Part:
 
 
 FT = Method(current=(Contrast("X", space="g"),))
-OFFLINE = replace(FT, stream="joint")
-D1_ONLY = replace(FT, stream="first-task")
-
-ER = FT | past(Contrast("Y", space="g"))
 ER_PLUS = FT | current(Negatives(space="g"))
-ER_PLUS_REPLAY = ER_PLUS | past(Contrast("Y", space="g"))
-ER_PLUS_CURRENT = FT | current(Contrast("X", space="g"), Negatives(space="g"))
 ER_PLUS_PLUS = FT | current(Contrast("X+Y", space="g"))
-DER = FT | past(Match(space="g"))
-LUMP = replace(FT, replay=1.0) | current(Mixed(alpha=0.4, space="g"))
-
-EWC = FT | past(Elastic(normaliser="sum"), weight=None)
-CASSLE = FT | past(Predict())
-POCON = FT | current(Expert()) | past(Snapshot())
-
 OSIRIS_R = FT | cross(Cross(space="h"), weight=0.5) | past(Contrast("Y", space="h"), weight=0.5)
 OSIRIS_D = OSIRIS_R | past(Distil(space="h"), weight=0.5)
 
-PFR = FT | past(Project())
-PNR = FT | current(PseudoContrast()) | past(PseudoDistil())
-CROMO = (
-    replace(FT, memory="quota", replay=1.0, replay_limit=64)
-    | cross(CrossMix(), weight=1.0)
-    | past(Predict(paired=True))
-)
-MINRED = replace(FT, memory="minred") | current(Revisit())
-CLA_E = replace(ER_PLUS_PLUS, memory="fifo") | past(AlignAverage("Y"))
-CLA_R = replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored())
-CLA_B = FT | past(AlignAverage("X"))
-
 ZOO: dict[str, Method] = {
     "ft": FT,
-    "er": ER,
+    "er": FT | past(Contrast("Y", space="g")),
     "er+": ER_PLUS,
     "er++": ER_PLUS_PLUS,
-    "der": DER,
-    "lump": LUMP,
+    "der": FT | past(Match(space="g")),
+    "lump": replace(FT, replay=1.0) | current(Mixed(alpha=0.4, space="g")),
     "osiris-r": OSIRIS_R,
-    "ewc": EWC,
-    "cassle": CASSLE,
-    "pocon": POCON,
+    "ewc": FT | past(Elastic(normaliser="sum"), weight=None),
+    "cassle": FT | past(Predict()),
+    "pocon": FT | current(Expert()) | past(Snapshot()),
     "osiris-d": OSIRIS_D,
-    "pfr": PFR,
-    "pnr": PNR,
-    "cromo": CROMO,
-    "minred": MINRED,
-    "cla-e": CLA_E,
-    "cla-r": CLA_R,
-    "cla-b": CLA_B,
-    "offline": OFFLINE,
-    "d1-only": D1_ONLY,
+    "pfr": FT | past(Project()),
+    "pnr": FT | current(PseudoContrast()) | past(PseudoDistil()),
+    "cromo": replace(FT, memory="quota", replay=1.0, replay_limit=64)
+    | cross(CrossMix(), weight=1.0)
+    | past(Predict(paired=True)),
+    "minred": replace(FT, memory="minred") | current(Revisit()),
+    "cla-e": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignAverage("Y")),
+    "cla-r": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored()),
+    "cla-b": FT | past(AlignAverage("X")),
+    "offline": replace(FT, stream="joint"),
+    "d1-only": replace(FT, stream="first-task"),
 }
-READINGS: dict[str, Method] = {"er+/plus-replay": ER_PLUS_REPLAY, "er+/plus-current": ER_PLUS_CURRENT}
+READINGS: dict[str, Method] = {
+    "er+/plus-replay": ER_PLUS | past(Contrast("Y", space="g")),
+    "er+/plus-current": FT | current(Contrast("X", space="g"), Negatives(space="g")),
+}
 """Other readings of er+ (the paper has three); `er+` itself is the formula alone."""
 
 

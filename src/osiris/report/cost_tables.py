@@ -6,7 +6,7 @@ from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import deviation, mean
 from osiris.evaluation.untrusted import read_received
 from osiris.framework import cost
-from osiris.framework.storage import Storage, measure_storage
+from osiris.framework.cost import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.studies import Study
 from osiris.report.tables import Cell, Column, Number, Table

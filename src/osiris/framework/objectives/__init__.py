@@ -3,7 +3,5 @@
 # ruff: noqa: F401
 from osiris.framework.objectives.base import Objective, is_collapsed
 from osiris.framework.objectives.clustering import Swav
-from osiris.framework.objectives.contrastive import Dcl, Ntxent
-from osiris.framework.objectives.decorrelation import Barlow, Vicreg
-from osiris.framework.objectives.momentum import Mocov2, Mocov3
-from osiris.framework.objectives.predictive import Byol, Simsiam
+from osiris.framework.objectives.contrastive import Dcl, Mocov2, Mocov3, Ntxent
+from osiris.framework.objectives.positive import Barlow, Byol, Simsiam, Vicreg

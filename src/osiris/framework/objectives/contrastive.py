@@ -1,15 +1,22 @@
-"""Objectives with negatives: NT-Xent, the paper's, and its decoupled variant."""
+"""Objectives with negatives: NT-Xent, the paper's, its decoupled variant, and momentum contrast with queues or keys."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from osiris.errors import UserError
 from osiris.framework import losses
-from osiris.framework.objectives.base import Batch, Objective
-from osiris.framework.representations import normalise
+from osiris.framework.objectives.base import Batch, Objective, WithAverage, enqueue
+from osiris.framework.objectives.positive import Predictive
+from osiris.framework.representations import Networks, normalise
+from osiris.models import mlp
+from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.terms import TaskContext
 
 
 class Ntxent(Objective):
@@ -39,3 +46,77 @@ class Dcl(Ntxent):
 
     def loss(self, batch: Batch, tau: float) -> Tensor:
         return losses.weighted_decoupled(batch.normalised(), tau) if self.weighted else super().loss(batch, tau)
+
+
+class Mocov2(WithAverage):
+    """MoCo v2+: each view finds the moving average's embedding of the other view among a queue of past ones.
+
+    One queue for each view. They start as random unit vectors, are written after each step and carry over to the next
+    task.
+    """
+
+    kind: ClassVar[str] = "mocov2+"
+    symbol: ClassVar[str] = "MOCO2"
+    contrastive: ClassVar[bool] = True
+    unit_predictions: ClassVar[bool] = True
+    final_rate: ClassVar[float] = 0.999
+    queue_size: int = 32768
+    tau: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.more_negatives: Tensor | None = None
+        """Further rows beside the queues in this step, [2, K, d] (pnr)."""
+        if self.queue_size < 1:
+            raise UserError(f"mocov2+(queue_size={self.queue_size}): the queue needs at least 1 place.")
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, outputs, norm=False)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        super().attach(networks, seed)
+        with scoped(seed, "init.queue"):
+            self.register_buffer("queue", normalise(torch.randn(2, self.queue_size, networks.width("g"))))
+        self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
+
+    def start(self) -> None:
+        super().start()
+        self.more_negatives = None
+
+    def negatives(self) -> Tensor:
+        queue = self.get_buffer("queue")
+        return queue if self.more_negatives is None else torch.cat([queue, self.more_negatives], dim=1)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        keys = self.targets(batch).normalised()
+        self.waiting.append(keys)
+        return losses.queued(batch.normalised(), keys.flip(0), self.negatives().flip(0), self.tau)
+
+    def after_step(self, context: TaskContext) -> None:
+        super().after_step(context)
+        for keys in self.waiting:
+            enqueue(self.get_buffer("queue"), self.get_buffer("queue_position"), keys)
+        self.waiting = []
+
+
+class Mocov3(WithAverage, Predictive):
+    """MoCo v3: the prediction from one view finds the moving average's embedding of the other view in the batch."""
+
+    kind: ClassVar[str] = "mocov3"
+    symbol: ClassVar[str] = "MOCO3"
+    tau: float = 0.2
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, 2 * hidden, outputs, bias=False, last_norm=True)
+
+    def attach(self, networks: Networks, seed: int) -> None:
+        super().attach(networks, seed)
+        width, hidden = networks.width("g"), 2 * networks.projector_config.projector_hidden
+        with scoped(seed, "init.s"):
+            self.predictor = mlp(width, hidden, width, bias=False)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        prediction, keys = batch.normalised(self.predictor), self.targets(batch).normalised()
+        logits = prediction @ keys.flip(0).transpose(1, 2) / self.tau
+        positive = logits.diagonal(dim1=1, dim2=2)
+        return 2 * self.tau * (logits.logsumexp(2) - positive).mean(1).sum()  # the sum of both directions

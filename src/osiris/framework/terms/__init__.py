@@ -2,11 +2,10 @@
 
 from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
 from osiris.framework.terms.contrast import Contrast, Cross, CrossMix, Mixed, Negatives
-from osiris.framework.terms.distil import Distil, Match, Predict, Project
+from osiris.framework.terms.distil import Distil, Match, Predict, Project, PseudoContrast, PseudoDistil
 from osiris.framework.terms.elastic import Elastic
 from osiris.framework.terms.expert import Expert, Snapshot
 from osiris.framework.terms.online import AlignAverage, AlignStored, Revisit
-from osiris.framework.terms.pseudo_negatives import PseudoContrast, PseudoDistil
 
 __all__ = [
     "AlignAverage",

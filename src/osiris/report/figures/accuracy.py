@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from osiris.evaluation.statistics import deviation
-from osiris.framework.storage import Storage
+from osiris.framework.cost import Storage
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
 from osiris.report.curves import Course, accuracy_matrix, class_accuracy

@@ -1,9 +1,10 @@
-"""Objectives without negatives that predict the embedding of the other view: BYOL and SimSiam."""
+"""Objectives without negatives: two views agree (BYOL, SimSiam), and dimensions are decorrelated (Barlow, VICReg)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osiris.framework import losses
@@ -71,3 +72,60 @@ class Simsiam(Predictive):
         """-cos, mean over both directions."""
         prediction, target = batch.normalised(self.predictor), batch.normalised().detach()
         return losses.match(prediction, target.flip(0)) / 2 - 1
+
+
+class Barlow(Objective):
+    """Barlow Twins: the cross-correlation of the two views becomes the identity."""
+
+    kind: ClassVar[str] = "barlow"
+    symbol: ClassVar[str] = "BARLOW"
+    repulsion: ClassVar[float | None] = 1.0
+    mixes: ClassVar[bool] = True
+    off_diagonal: float = 5e-3
+    """Weight of the correlations between different dimensions."""
+    scale: float = 0.1
+    """Factor of the whole loss."""
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, hidden, hidden)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        first, second = batch.raw()
+        return self.pair(first, second, tau)
+
+    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
+        return losses.barlow(a, b, self.off_diagonal, self.scale)
+
+    def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
+        views = [losses.barlow(p, z, self.off_diagonal, self.scale) for p, z in zip(prediction, target)]
+        return (views[0] + views[1]) / 2
+
+    def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
+        """-cos."""
+        return losses.match(normalise(prediction), normalise(other)) / 2 - 1
+
+
+class Vicreg(Objective):
+    """VICReg: two views agree, every dimension keeps its variance, and dimensions are not correlated."""
+
+    kind: ClassVar[str] = "vicreg"
+    symbol: ClassVar[str] = "VICREG"
+    repulsion: ClassVar[float | None] = 23.0
+    invariance: float = 25.0
+    variance: float = 25.0
+    covariance: float = 1.0
+    halved: bool = False
+    """Mean instead of sum of the variance part over the two views, as in the original code."""
+
+    def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
+        return mlp(inputs, hidden, hidden, hidden)
+
+    def loss(self, batch: Batch, tau: float) -> Tensor:
+        variance = self.variance / 2 if self.halved else self.variance
+        return losses.vicreg(batch.raw(), self.invariance, variance, self.covariance)
+
+    def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return self.invariance * F.mse_loss(prediction, target)
+
+    def repel(self, prediction: Tensor, other: Tensor) -> Tensor:
+        return F.mse_loss(prediction, other)
