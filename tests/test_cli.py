@@ -210,8 +210,9 @@ def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, m
     typed = ["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]
     learning = parse(typed).config.learning
     assert (learning.memory_size, learning.batch_size, learning.epochs) == (50, 46, 23)
-    told = "fast, because there is no GPU: 23 epochs, batches of 46, a memory of 50 images."
+    told = "fast, because there is no GPU: epochs 23, batch 46, memory 50 images."
     assert told in " ".join(capsys.readouterr().err.split())
+    parse([*typed, "--epochs", "1"]).config.check()
     assert parse([*typed, "--memory-size", "300"]).config.learning.memory_size == 300
     assert parse(["--device", "cpu", "--preset", "smoke"]).config.preset == "smoke"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -40,14 +40,16 @@ def measure(path: Path, state: dict[str, Any], folder: Path | None, device: torc
     assert len(images) > 1, "an episode has at least four images, and each is offered to the memory"
     reference = _open_reference(folder, observations, images.shape[-1])
     by_task = {one.task: one for one in observations.episodes}
+    finished = [task for task in weights if task < state["position"]["task"]]
+    missing = [task for task in finished if task not in by_task or _lacks(by_task[task], reference)]
     before: tuple[int, torch.Tensor] | None = None
-    for task in [task for task in weights if task < state["position"]["task"]]:
-        known = by_task.get(task)
-        if known is not None and task + 1 in by_task and not _lacks(known, reference):
-            continue
+    for task in missing:
         embedder = Embedder(weights[task], device)
         after = embedder.embed_batch(images)
+        known = by_task.get(task)
         if known is None:
+            if task - 1 in weights and (before is None or before[0] != task - 1):
+                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images)
             moved = movement(before[1], after) if before is not None and before[0] == task - 1 else (None, None)
             known = Observation(task=task, drift=moved[0], same_neighbours=moved[1])
         if reference is not None and _lacks(known, reference):

@@ -117,7 +117,8 @@ def choose_preset(device: str = "auto") -> tuple[str, str]:
 FEWEST_SLOTS = 36
 """The smallest memory that a preset chooses: room for a batch of 32 images and the three that may join it."""
 FEWEST_STEPS = 100
-"""Steps for which `fast` and `fast-long` learn from an episode, however few images it has."""
+MOST_EPOCHS = 50
+"""`fast` and `fast-long` learn from a small episode for so many steps, but not for more than so many epochs."""
 
 
 def for_episodes(config: Config, images: int | None) -> Config:
@@ -134,15 +135,15 @@ def for_episodes(config: Config, images: int | None) -> Config:
     batch = min(learning.batch_size, memory - 4)
     learning = replace(learning, memory_size=memory, batch_size=batch)
     if config.preset.startswith("fast"):
-        epochs = max(learning.epochs, math.ceil(FEWEST_STEPS * batch / images))
-        learning = replace(learning, epochs=epochs, warmup_epochs=0.1 * epochs)
+        epochs = min(math.ceil(FEWEST_STEPS * batch / images), MOST_EPOCHS)
+        learning = replace(learning, epochs=max(learning.epochs, epochs))
     return replace(config, learning=learning)
 
 
 def describe(config: Config) -> str:
     """What was chosen for own images."""
     learning = config.learning
-    return f": {learning.epochs} epochs, batches of {learning.batch_size}, a memory of {learning.memory_size} images"
+    return f": epochs {learning.epochs}, batch {learning.batch_size}, memory {learning.memory_size} images"
 
 
 SLOWER = {"barlow", "vicreg", "byol", "simsiam", "mocov3", "swav"}
