@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from osiris.cli import main
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from osiris.sweep.attempts import read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
 from osiris.sweep.search import Rung, ladder, parse_range, search, spread_trials, studies_of
 from osiris.training import loop
@@ -74,6 +76,10 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     assert [(tasks, len(runs)) for tasks, runs in launched] == [(3, 8), (5, 4), (10, 2)]
     assert [set(runs) for _, runs in launched[1:]] == [set(good[:4]), set(good[:2])]
     assert set(study.ranking()[:2]) == set(good[:2]) and study.ranking()[2:] == good[2:]
+    states = Counter(status_of(directory, trial).state for trial in study.trials)
+    assert states["dropped"] == len(good) - 2, "sweep status does not wait for them"
+    search(directory, [study], launch)
+    assert len(read_journal(directory, good[-1])) == 1, "said once"
     rows = (tmp_path / "search.csv").read_text().splitlines()
     assert len(rows) == 9 and f"learning_rate={rate[good[2]]:.3g}," in rows[3] and ",5," in rows[3]
 

@@ -30,9 +30,9 @@ class Status:
     """Where a run stands."""
 
     run: GridRun
-    state: Literal["waiting", "running", "done", "failed"]
+    state: Literal["waiting", "running", "done", "failed", "dropped"]
     detail: str = ""
-    """The error of a failed run, the task of a running one."""
+    """The error of a failed run, the task of a running one, the last task of one that a search dropped."""
     metrics: dict[str, float | None] | None = None
     """A F K C T (class-agnostic) of a finished run."""
     seconds_left: float | None = None
@@ -108,6 +108,8 @@ def status_of(directory: GridDirectory, run: GridRun) -> Status:
     last = (read_journal(directory, run) or [{}])[-1]
     if last.get("error"):
         return Status(run, "failed", last["error"], progress=progress)
+    if last.get("event") == "drop":
+        return Status(run, "dropped", f"by the search, after {last['tasks']} tasks", progress=progress)
     if last.get("event") == "submit":
         return Status(run, "waiting", f"job {last['job']} is submitted", progress=progress)
     return Status(run, "waiting", f"stopped in {task}" if step else "", progress=progress)
@@ -164,6 +166,12 @@ def record(directory: GridDirectory, run: GridRun, entry: dict[str, Any]) -> Non
     line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **entry})
     with journal.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
+    """A search does not train a trial any further."""
+    if (read_journal(directory, run) or [{}])[-1].get("event") != "drop":
+        record(directory, run, {"event": "drop", "tasks": tasks})
 
 
 def _error(path: Path, code: int) -> str:

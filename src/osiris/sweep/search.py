@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from osiris.errors import UserError
 from osiris.files import read_json, write_csv
-from osiris.sweep.attempts import status_of
+from osiris.sweep.attempts import drop, status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, Settings
 from osiris.training.config import Config
 
@@ -158,6 +158,9 @@ def search(
                 accuracy = score(directory, trial, tasks)
                 if accuracy is not None:
                     study.scores[trial] = tasks, accuracy
+            for study, trial in members:
+                if rung + 1 < len(study.rungs) and trial in study.scores and trial not in study.at(rung + 1):
+                    drop(directory, trial, tasks)
     write_trials(grid, studies)
 
 

@@ -15,7 +15,7 @@ from osiris.sweep.grid import GridDirectory
 if TYPE_CHECKING:
     from rich.table import Table
 
-STATES = ("running", "failed", "waiting", "done")
+STATES = ("running", "failed", "waiting", "done", "dropped")
 
 
 def statuses(directory: GridDirectory) -> list[Status]:
@@ -37,7 +37,7 @@ def status_table(states: list[Status]) -> Table:
     table = Table(title=summary(states), box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("run", "seed", "state", "", ""):
         table.add_column(column)
-    styles = {"running": "cyan", "failed": "red", "done": "green", "waiting": "dim"}
+    styles = {"running": "cyan", "failed": "red", "done": "green", "waiting": "dim", "dropped": "dim"}
     for one in states:
         state, bar = Text(one.state, styles[one.state]), ProgressBar(total=1.0, completed=one.progress, width=20)
         table.add_row(Text(one.run.title), str(one.run.seed), state, bar, Text(describe(one)))
