@@ -78,16 +78,24 @@ def test_a_signal_at_the_moment_of_a_fork_is_not_lost(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
-    """At random steps, kill the sweep, which leaves its run alone; then kill a run, and let SIGTERM stop the sweep."""
-    sizes = {"epochs": "10", "batch_size": "12", "memory_size": "12", "k": "3", "threads": "1", "save_every": "0"}
-    settings = {name: (value,) for name, value in (sizes | {"log_every": "1"}).items()}
-    grid = Grid(("ft", "osiris-d"), (write_arrays(tmp_path / "tiny.npz"),), (0,), "smoke", settings)
+@pytest.mark.parametrize(
+    ("methods", "seeds", "kills"), [(("ft", "osiris-d"), (0,), 1), (("ft", "er", "osiris-r", "osiris-d"), (0, 1, 2), 3)]
+)
+def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
+    methods: tuple[str, ...], seeds: tuple[int, ...], kills: int, tmp_path: Path
+) -> None:
+    """At random steps, kill the sweep, which leaves its runs alone; then kill a run, and let SIGTERM stop the sweep."""
+    settings, benchmark = {"threads": ("1",), "save_every": ("0",), "log_every": ("1",)}, "tinyworld"
+    if len(seeds) == 1:
+        sizes = {"epochs": "10", "batch_size": "12", "memory_size": "12", "k": "3"}
+        settings |= {name: (value,) for name, value in sizes.items()}
+        benchmark = write_arrays(tmp_path / "tiny.npz")
+    grid = Grid(methods, (benchmark,), seeds, "smoke", settings)
     whole, killed = (GridDirectory(tmp_path / name, grid.runs()) for name in ("whole", "killed"))
     beside = threading.Thread(target=run_grids, args=(whole, [grid]), daemon=True)
     beside.start()
     command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--benchmarks", *grid.benchmarks]
-    command += ["--seeds", "0", "--preset", "smoke", "--jobs", "2", "--out", str(killed.path)]
+    command += ["--seeds", *map(str, seeds), "--preset", "smoke", "--jobs", "2", "--out", str(killed.path)]
     command += ["--set", *(f"{name}={value[0]}" for name, value in settings.items())]
     choose, deadline = random.Random(0), time.monotonic() + 3000
 
@@ -97,7 +105,7 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(tmp_path: 
     def steps() -> int:
         return sum(last_step(killed.folder(run) / "log.jsonl").get("total_step", 0) for run in killed.runs)
 
-    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, Stopped.exit_code)):
+    for number, code in kills * ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, Stopped.exit_code)):
         process, before, wanted = subprocess.Popen(command), starts(), steps() + choose.randint(3, 25)
         while starts() == before or steps() < wanted:
             assert process.poll() is None and time.monotonic() < deadline
