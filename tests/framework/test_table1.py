@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from osiris.cli import main
+from osiris.commands.list import Args, measured_tables, methods_tables
 from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
 from osiris.framework.cost import Storage, later_cost, measure_cost, measure_storage, throughput, total_cost
@@ -243,11 +244,13 @@ def test_a_term_that_does_not_say_what_it_needs() -> None:
 
 
 def test_the_list_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "methods", "--cost", "--width", "16", "--memory-size", "60"]) == 0
+    tables = methods_tables(Args(cost=True))
+    assert measured_tables(Args()) == tables, "the methods have changed: see osiris.commands.list.write_tables"
+    assert main(["list", "methods", "--cost"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {name} " in text for name in ZOO)
     assert "- ✓ [1]" in text and "✓ - [2]" in text and "5.5+3.5" in text
-    assert "width 16, 60 images of 32x32" in text
+    assert "width 64, 500 images of 32x32" in text
     assert main(["list", "methods", "--memory-size", "0"]) == 2
     assert "--memory-size" in capsys.readouterr().err
     assert main(["list", "presets", "--benchmark", "tinyworld", "--format", "markdown"]) == 0

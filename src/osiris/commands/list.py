@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +12,9 @@ from osiris.models.config import EncoderConfig, ProjectorConfig
 
 if TYPE_CHECKING:
     from osiris.report.tables import Table
+
+
+TABLES = Path(__file__).parent / "methods.json"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Args:
     what: tyro.conf.Positional[Literal["all", "methods", "benchmarks", "presets"]] = "all"
     """What to list: all, methods, benchmarks or presets."""
     cost: bool = False
-    """Of methods: encoder passes for each image of X, counted by running one step."""
+    """Of methods: encoder passes for each image of X, counted by running one step of each method."""
     encoder: Annotated[EncoderConfig, tyro.conf.arg(name="")] = field(default_factory=EncoderConfig)
     projector: Annotated[ProjectorConfig, tyro.conf.arg(name="")] = field(default_factory=ProjectorConfig)
     memory_size: int = 500
@@ -70,31 +72,33 @@ def run(args: Args) -> int:
 
 
 def methods_tables(args: Args) -> list[Table]:
-    """Table 1 and the storage and cost of methods. They are measured by running each method, which takes seconds and
-    needs torch, so the tables are cached until the source of the methods or an option changes."""
-    import hashlib
+    """Table 1, the storage and, with --cost, the cost of methods.
 
+    Measuring them takes seconds and needs torch, so the tables for the default options are part of the package. A test
+    measures them again; when it fails because the methods have changed, write_tables() makes them anew.
+    """
     import msgspec
 
-    import osiris
-    from osiris.files import cache_directory, write_text
     from osiris.report.tables import Table
 
-    options = repr((args.cost, args.encoder, args.projector, args.memory_size, args.image_size))
-    key = hashlib.sha256(f"{osiris.__version__} {options}".encode())
-    root = Path(osiris.__file__).parent
-    for folder in ("framework", "models", "report"):
-        for path in sorted((root / folder).rglob("*.py")):
-            key.update(path.read_bytes())
-    path = cache_directory() / "tables" / f"methods-{key.hexdigest()[:16]}.json"
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(path.read_bytes(), type=list[Table])
+    usual = replace(args, what="all", cost=False, benchmark="", format="text") == Args(benchmark="")
+    tables = msgspec.json.decode(TABLES.read_bytes(), type=list[Table]) if usual else measured_tables(args)
+    return tables if args.cost else tables[:2]
+
+
+def measured_tables(args: Args) -> list[Table]:
     from osiris.framework.table1 import all_facts
     from osiris.report.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
     about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"
-    tables = [methods_table(rows), storage_table(rows, about), *([cost_table(rows)] if args.cost else [])]
-    with contextlib.suppress(OSError):  # a read-only cache costs time, nothing else
-        write_text(path, msgspec.json.encode(tables).decode())
-    return tables
+    return [methods_table(rows), storage_table(rows, about), cost_table(rows)]
+
+
+def write_tables() -> None:
+    """python -c "from osiris.commands.list import write_tables; write_tables()"."""
+    import msgspec
+
+    from osiris.files import write_text
+
+    write_text(TABLES, msgspec.json.format(msgspec.json.encode(measured_tables(Args())), indent=1).decode() + "\n")

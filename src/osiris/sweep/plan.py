@@ -15,7 +15,7 @@ from osiris.files import cache_directory, read_json, write_json
 from osiris.sweep.grid import GridDirectory, GridRun
 from osiris.training.config import Config, to_dict
 
-PROBE_SECONDS = 1.0
+PROBE_SECONDS = 0.3
 """How long the speed of an encoder is measured."""
 
 
