@@ -192,7 +192,7 @@ def test_the_hub_is_asked_for_the_repository_and_cached(miniature: Path, monkeyp
 
 def test_listing_says_what_is_there(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def present() -> str:
-        return next(row for row in describe_benchmarks() if row["name"] == "split-cifar100-5")["present"]
+        return next(row for row in describe_benchmarks() if row.name == "split-cifar100-5").present
 
     assert present() == "no: fetched from the hub when needed"
     monkeypatch.setenv("OSIRIS_DATA", str(miniature))

@@ -128,5 +128,5 @@ def test_a_class_order_by_wordnet_id(tmp_path: Path) -> None:
 
 def test_listing() -> None:
     load_benchmark(BenchmarkConfig("split-cifar100-5"))
-    row = next(row for row in describe_benchmarks() if row["name"] == "structured-cifar100")
-    assert row["present"] == "cached" and row["train_images"] == 50_000 and (row["bytes"] or 0) > 180_000_000
+    row = next(row for row in describe_benchmarks() if row.name == "structured-cifar100")
+    assert row.present == "cached" and row.train_images == 50_000 and (row.bytes_on_disk or 0) > 180_000_000

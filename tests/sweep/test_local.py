@@ -17,11 +17,10 @@ import osiris
 from osiris.cli import main
 from osiris.errors import Stopped, UserError
 from osiris.sweep import local
-from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of
+from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of, write_results
 from osiris.sweep.grid import Grid, GridDirectory
 from osiris.sweep.local import divide_cores
 from osiris.sweep.runner import run_grids
-from osiris.sweep.status import write_results
 from tiny_runs import write_arrays
 
 SMALL = {"epochs": ("1",), "train_per_class": ("8",), "bank_per_class": ("6",), "test_per_class": ("2",)}

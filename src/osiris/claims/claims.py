@@ -60,13 +60,13 @@ class Claim:
         """(benchmark, outcome) on every benchmark that the claim is about."""
         elsewhere = {one.benchmark: one for one in evidence}
         about = [one for one in evidence if not self.benchmarks or one.benchmark in (*self.benchmarks, *self.also)]
-        return [(one.benchmark, self._outcome(replace(one, elsewhere=elsewhere))) for one in about]
-
-    def _outcome(self, evidence: Evidence) -> Outcome:
-        outcome = self.judge(evidence)
-        if evidence.meaningful or outcome.verdict not in ("holds", "contradicted"):
-            return outcome
-        return Outcome("undecided", f"{outcome.text}, but smoke runs decide nothing", outcome.p)
+        outcomes = []
+        for one in about:
+            outcome = self.judge(replace(one, elsewhere=elsewhere))
+            if not one.meaningful and outcome.verdict in ("holds", "contradicted"):
+                outcome = Outcome("undecided", f"{outcome.text}, but smoke runs decide nothing", outcome.p)
+            outcomes.append((one.benchmark, outcome))
+        return outcomes
 
 
 @dataclass(frozen=True)

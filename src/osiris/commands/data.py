@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ UNLABELLED_ROWS = 6
 def run(args: Args) -> int:
     from osiris.console import console, notice, say
     from osiris.data.benchmarks import load_benchmark
-    from osiris.data.cache import bytes_on_disk
+    from osiris.data.cache import bytes_on_disk, open_entry
 
     if args.clean:
         _clean()
@@ -57,8 +58,9 @@ def run(args: Args) -> int:
             return 0
         raise UserError("name a benchmark, such as split-cifar100-20 (see `osiris list benchmarks`), or use --clean.")
     benchmark = load_benchmark(args)
-    if args.verify:
-        benchmark = _verify(benchmark, args)
+    if args.verify and benchmark.location is not None and open_entry(benchmark.location.name, verify=True) is None:
+        shutil.rmtree(benchmark.location)  # damaged: decode again
+        benchmark = load_benchmark(args)
     notice(*benchmark.notices)
     console.print(_table(benchmark))
     place, (_, height, width) = benchmark.location, benchmark.train.images.shape
@@ -78,8 +80,6 @@ def run(args: Args) -> int:
 
 
 def _clean() -> None:
-    import shutil
-
     from osiris.console import say
     from osiris.data.cache import bytes_on_disk, stale_entries
     from osiris.files import cache_directory
@@ -90,19 +90,6 @@ def _clean() -> None:
         say(f"removed {directory.name} ({size >> 20:,} MB): {reason}")
     total = sum(size for size, _ in entries.values()) >> 20
     say(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}")
-
-
-def _verify(benchmark: Benchmark, config: BenchmarkConfig) -> Benchmark:
-    """Check every cached image; decode damaged data again."""
-    import shutil
-
-    from osiris.data.benchmarks import load_benchmark
-    from osiris.data.cache import open_entry
-
-    if benchmark.location is None or open_entry(benchmark.location.name, verify=True) is not None:
-        return benchmark
-    shutil.rmtree(benchmark.location)
-    return load_benchmark(config)
 
 
 def _table(benchmark: Benchmark):

@@ -85,4 +85,4 @@ def _data() -> list[tuple[str, str]]:
 
     folder = os.environ.get("OSIRIS_DATA")
     rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
-    return rows + [(f"data: {row['name']}", str(row["present"])) for row in describe_benchmarks()]
+    return rows + [(f"data: {row.name}", row.present) for row in describe_benchmarks()]

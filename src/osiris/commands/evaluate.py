@@ -194,12 +194,7 @@ def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchm
 
 
 def evaluate_one(
-    name: str,
-    encoder: LoadedEncoder,
-    benchmark: Benchmark,
-    protocol: ProtocolConfig,
-    device: torch.device,
-    out: Path,
+    name: str, encoder: LoadedEncoder, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
 ) -> Scores:
     """Numbers of one encoder; taken from `out` if they are there (their file is written last)."""
     from osiris.console import progress
@@ -234,16 +229,9 @@ def write_metrics(
     config = replace(read_config(args.target), evaluation=args.protocol)
     method = resolve(config.method)
     continual = method.stream == "continual" and len(scores) == benchmark.task_count
-    untrained = baseline_of(config, benchmark, device, out)
-    metrics = build_metrics(
-        method.name,
-        benchmark,
-        config.seed,
-        scores if continual else scores[-1:],
-        untrained and untrained.protocols,
-        identity,
-        continual,
-    )
+    baseline = baseline_of(config, benchmark, device, out)
+    untrained, used = baseline and baseline.protocols, scores if continual else scores[-1:]
+    metrics = build_metrics(method.name, benchmark, config.seed, used, untrained, identity, continual)
     write_record(out / "metrics.json", metrics)
 
 
@@ -262,13 +250,13 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
     from osiris.evaluation.statistics import mean
     from osiris.training.run_evaluation import headline
 
-    made = Table(title=f"{benchmark}, percent")
-    made.add_column("encoder")
-    columns = list(headline(scores[-1]))
-    probes = list(scores[-1].probe)
-    for name in [*columns, *(f"linear probe ({name})" for name in probes)]:
-        made.add_column(name, justify="right")
-    for name, entry in zip(names, scores):
-        cells = [number(headline(entry)[column]) for column in columns]
-        made.add_row(name, *cells, *(number(mean(entry.probe[probe].accuracy)) for probe in probes))
+    made = Table("encoder", title=f"{benchmark}, percent")
+    rows = []
+    for entry in scores:
+        probes = {f"linear probe ({name})": mean(probe.accuracy) for name, probe in entry.probe.items()}
+        rows.append(headline(entry) | probes)
+    for column in rows[-1]:
+        made.add_column(column, justify="right")
+    for name, row in zip(names, rows):
+        made.add_row(name, *(number(row[column]) for column in rows[-1]))
     return made

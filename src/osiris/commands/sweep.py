@@ -93,7 +93,8 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
     if isinstance(args, StatusArgs):
         return show_status(args)
     from osiris.sweep.grid import GridDirectory
-    from osiris.sweep.runner import run_grids
+    from osiris.sweep.plan import print_plan
+    from osiris.sweep.runner import default_jobs, run_grids
 
     if isinstance(args, ReportArgs):
         return summarise(GridDirectory.read(args.grid))
@@ -101,7 +102,9 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
     if args.plan and args.search:
         raise UserError("--plan: what a search costs depends on its results; leave out --plan or --search.")
     if args.plan:
-        return show_plan(args, grids)
+        runs = list(dict.fromkeys(run for grid in grids for run in grid.runs()))
+        print_plan(GridDirectory(args.out, runs), args.jobs or default_jobs(args.processes))
+        return 0
     on_slurm = args.launcher == "slurm"
     if not on_slurm and args.slurm != SlurmOptions():
         raise UserError("--partition, --time, --gpus, --cpus, --nodes, --slurm and --no-wait need --launcher slurm.")
@@ -153,16 +156,6 @@ def grids_of(args: Args) -> list[Grid]:
     return [Grid(args.methods, args.benchmarks, args.seeds, args.preset, parse_settings(args.set))]
 
 
-def show_plan(args: Args, grids: list[Grid]) -> int:
-    from osiris.sweep.grid import GridDirectory
-    from osiris.sweep.plan import print_plan
-    from osiris.sweep.runner import default_jobs
-
-    runs = list(dict.fromkeys(run for grid in grids for run in grid.runs()))
-    print_plan(GridDirectory(args.out, runs), args.jobs or default_jobs(args.processes))
-    return 0
-
-
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
     from osiris.console import say
@@ -190,8 +183,8 @@ def show_status(args: StatusArgs) -> int:
     from rich.live import Live
 
     from osiris.console import console
+    from osiris.sweep.attempts import status_table, statuses
     from osiris.sweep.grid import GridDirectory
-    from osiris.sweep.status import status_table, statuses
 
     directory = GridDirectory.read(args.grid)
     if not args.watch:

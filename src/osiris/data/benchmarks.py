@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osiris.data.config import BenchmarkConfig
 from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, parse_name
@@ -47,7 +47,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
     """Find the data without reading it."""
     if name.place == "tinyworld" and name.kind == "known":
-        from osiris.data.tinyworld.source import tinyworld_source
+        from osiris.data.tinyworld import tinyworld_source
 
         return tinyworld_source(config)
     if name.kind == "folder":
@@ -183,7 +183,7 @@ def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values
     )
 
 
-class BenchmarkDescription(TypedDict):
+class BenchmarkDescription(NamedTuple):
     """A row of `osiris list benchmarks`."""
 
     name: str
@@ -193,7 +193,7 @@ class BenchmarkDescription(TypedDict):
     image_size: int
     train_images: int
     test_images: int
-    bytes: int | None
+    bytes_on_disk: int | None
     present: str
 
 
@@ -211,18 +211,9 @@ def describe_benchmarks() -> list[BenchmarkDescription]:
             present += "" if counts == (train, test) else ", a part only"
             train, test = counts
         assert name.task_count is not None
-        description = BenchmarkDescription(
-            name=name.text,
-            about=name.about,
-            tasks=name.task_count,
-            classes=known.class_count,
-            image_size=known.size,
-            train_images=train,
-            test_images=test,
-            bytes=None if entry is None or entry.directory is None else bytes_on_disk(entry.directory),
-            present=present,
-        )
-        descriptions.append(description)
+        size = None if entry is None or entry.directory is None else bytes_on_disk(entry.directory)
+        counts = (name.task_count, known.class_count, known.size, train, test, size)
+        descriptions.append(BenchmarkDescription(name.text, name.about, *counts, present))
     return descriptions
 
 

@@ -15,8 +15,8 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -197,17 +197,12 @@ def _build(root: Path, key: str, build: Callable[[Path], Manifest]) -> Entry | N
     return open_entry(key, verify=True)
 
 
-@contextmanager
-def _lock(root: Path, key: str, name: str) -> Iterator[None]:
+def _lock(root: Path, key: str, name: str) -> AbstractContextManager[object]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(root / f".{key}.lock")
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         notice(f"another process is caching {name}; waiting for it.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()

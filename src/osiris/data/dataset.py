@@ -129,11 +129,15 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
     else:
         images = ArrayImages(entry.images)
     notices = list(manifest["notices"])
-    if known is not None:
-        notices += _completeness_notices(known, entry)
+    hub = known is not None and known.repository
+    if known is not None and hub:
+        missing = " and ".join(missing_images(known, entry))
+        if missing:
+            notices.append(f"this copy of {known.name} is partial: {missing}. Results differ from the complete set's.")
+        elif known.content and manifest["size"] == known.size and entry.checksum != known.content:
+            notices.append(f"the pixels of this {known.name} differ from the published ones: do not compare results.")
     if manifest["skipped"]:
         notices.append(_skipped_notice(entry))
-    hub = known is not None and known.repository
     return Dataset(
         name=source.name,
         images=images,
@@ -170,19 +174,6 @@ def missing_images(known: KnownDataset, entry: Entry) -> list[str]:
             present = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
             missing.append(f"{present} of {complete} {split} images per class")
     return missing
-
-
-def _completeness_notices(known: KnownDataset, entry: Entry) -> list[str]:
-    if not known.repository:
-        return []
-    missing = missing_images(known, entry)
-    if missing:
-        return [
-            f"this copy of {known.name} is partial: {' and '.join(missing)}. Results differ from the complete set's."
-        ]
-    if known.content and entry.manifest["size"] == known.size and entry.checksum != known.content:
-        return [f"the pixels of this {known.name} differ from the published ones: do not compare results."]
-    return []
 
 
 def _rescaled(native: Dataset, size: int) -> Dataset:

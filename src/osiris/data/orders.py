@@ -52,9 +52,7 @@ def cut(order: Sequence[int], task_count: int, name: str) -> Tasks:
 
 def resolve(names: Sequence[str], class_names: Sequence[str], aliases: Sequence[str], where: str) -> list[int]:
     """Labels of `names`, which must be every class exactly once. `aliases` are further names (WordNet ids)."""
-    label_of = {name: label for label, name in enumerate(aliases)} | {
-        name: label for label, name in enumerate(class_names)
-    }
+    label_of = {name: label for every in (aliases, class_names) for label, name in enumerate(every)}
     unknown = [name for name in names if name not in label_of]
     if unknown:
         raise UserError(

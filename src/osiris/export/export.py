@@ -53,8 +53,11 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
         raise UserError(f"--out {out} is a run directory; choose another folder.")
     require_writable(out)
     write, load = FORMATS[format]
-    config = description(run, loaded)
-    files = [*write(plain_network(loaded), config, out), "config.json", "README.md"]
+    config, network = description(run, loaded), loaded.module.eval()
+    if family in ("resnet", "fast"):  # made of torch's own layers, as the loader script builds it
+        network = load_encoder.build(loaded.description).eval()
+        network.load_state_dict(loaded.module.state_dict())
+    files = [*write(network, config, out), "config.json", "README.md"]
     write_json(out / "config.json", config)
     try:
         difference = largest_difference(loaded, load(out))
@@ -65,15 +68,6 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     assert difference is None or difference < TOLERANCE, f"the export computes other features: {difference}"
     write_text(out / "README.md", model_card(run, loaded, format, difference))
     return Exported(files, difference)
-
-
-def plain_network(loaded: LoadedEncoder) -> nn.Module:
-    """The encoder made of torch's own layers, as the loader script builds it."""
-    if loaded.description.get("family") not in ("resnet", "fast"):
-        return loaded.module.eval()
-    network = load_encoder.build(loaded.description)
-    network.load_state_dict(loaded.module.state_dict())
-    return network.eval()
 
 
 def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
 from osiris.report.studies import Study
 from osiris.report.style import base_name, order_of
-from osiris.report.tables import Column, Number, Table, number_columns
+from osiris.report.tables import Column, Number, Table
 
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
@@ -42,7 +42,7 @@ class Row:
 
 def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...]) -> Table:
     """Marks the best of every column; columns without any entry are left out."""
-    columns = number_columns(metrics)
+    columns = [Column(name, "lower" if name == "F" else "higher") for name in metrics]
     marks = []
     for column in columns:
         means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import deviation, mean
 from osiris.evaluation.untrusted import read_received
 from osiris.framework import cost
@@ -14,27 +13,21 @@ from osiris.training.config import from_dict
 
 
 def storage_sizes(study: Study) -> dict[str, Storage]:
-    """What each continual method stores, from its config; methods without a config are left out."""
+    """What each continual method stores, from its config. Left out: runs without a config or with one of another
+    version, and encoders of other libraries or of the user, which a report does not build."""
     sizes = {}
     height, width = study.metrics.fingerprint.image_size
     for label, runs in study.continual.items():
-        method, networks = runs[0].composition, shapes(runs[0])
-        memory = runs[0].config.get("learning.memory_size")
-        if method and networks and isinstance(memory, int):
-            sizes[label] = measure_storage(method, *networks, memory, (3, height, width))
+        record = read_received(runs[0].path / "config.json", dict).get("config", {})
+        try:
+            encoder: EncoderConfig = from_dict(record["encoder"], EncoderConfig)
+            projector: ProjectorConfig = from_dict(record["projector"], ProjectorConfig)
+        except (KeyError, TypeError, ValueError):
+            continue
+        method, memory = runs[0].composition, runs[0].config.get("learning.memory_size")
+        if method and encoder.encoder is None and isinstance(memory, int):
+            sizes[label] = measure_storage(method, encoder, projector, memory, (3, height, width))
     return sizes
-
-
-def shapes(run: Run) -> tuple[EncoderConfig, ProjectorConfig] | None:
-    """Encoder and projector of a run; None for encoders of other libraries and the user's own, which a report does not
-    build, and for a missing config or one of another version."""
-    record = read_received(run.path / "config.json", dict).get("config", {})
-    try:
-        encoder: EncoderConfig = from_dict(record["encoder"], EncoderConfig)
-        projector: ProjectorConfig = from_dict(record["projector"], ProjectorConfig)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return None if encoder.encoder is not None else (encoder, projector)
 
 
 def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:

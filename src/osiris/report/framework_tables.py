@@ -37,7 +37,9 @@ def methods_table(rows: Sequence[Facts]) -> Table:
                 notes.append(WHY.get((row.name, column), f"{row.name}: {column} differs from the paper"))
                 mark += f" [{len(notes)}]"
             ticks.append(mark)
-        body.append((row.name, row.origin, *ticks, *(" ".join(_reached(row, role)) or "-" for role in ROLES)))
+        reached = {role: [term.reaches for term in row.terms if term.role == role] for role in ROLES}
+        symbols = [" ".join(dict.fromkeys(symbol for each in reached[role] for symbol in each)) for role in ROLES]
+        body.append((row.name, row.origin, *ticks, *(text or "-" for text in symbols)))
     explained = (
         "from: the paper; later: published after it; reference: not continual",
         "isolated, cross, past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
@@ -74,10 +76,6 @@ def storage_table(rows: Sequence[Facts], about: str) -> Table:
         ),
         rules=_rules(rows),
     )
-
-
-def _reached(row: Facts, role: str) -> list[str]:
-    return list(dict.fromkeys(symbol for term in row.terms if term.role == role for symbol in term.reaches))
 
 
 def _rules(rows: Sequence[Facts]) -> frozenset[int]:
@@ -161,13 +159,11 @@ def _count(value: int | None, absent: str = "all") -> str:
 def benchmarks_table(rows: Sequence[BenchmarkDescription]) -> Table:
     body = []
     for row in rows:
-        here = row["present"].partition(":")[0]
-        here += "" if row["bytes"] is None else f", {row['bytes'] / MEGABYTE:.0f} MB"
-        tasks = f"{row['tasks']} of {row['classes'] // row['tasks']}"
-        body.append(
-            (row["name"], tasks, f"{row['train_images']:,}", f"{row['test_images']:,}", str(row["image_size"]), here)
-        )
-    described = tuple(f"{row['name']}: {row['about']}" for row in rows)
+        here = row.present.partition(":")[0]
+        here += "" if row.bytes_on_disk is None else f", {row.bytes_on_disk / MEGABYTE:.0f} MB"
+        tasks = f"{row.tasks} of {row.classes // row.tasks}"
+        body.append((row.name, tasks, f"{row.train_images:,}", f"{row.test_images:,}", str(row.image_size), here))
+    described = tuple(f"{row.name}: {row.about}" for row in rows)
     own = (
         "tasks: how many, and of how many classes; px: side of the images; here: no means fetched when needed",
         "also split-DATASET-N, folder:PATH, dataset:NAME and arrays:FILE.npz (osiris data --help)",

@@ -49,7 +49,7 @@ def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) ->
     left_out = 0
     with progress("overfitting to the memory, from checkpoints", len(untracked)) as ticker:
         for run in untracked:
-            points = _cached(run, source, cache, deadline)
+            points = _measure(run, source, cache, deadline)
             if points is None:
                 left_out += 1
             elif points:
@@ -59,28 +59,17 @@ def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) ->
     return measured, slower if left_out else ""
 
 
-def _cached(run: Run, source: Source, cache: Path, deadline: float) -> Points | None:
-    """The points of a run, measured once; None if the time is up."""
-    key = digest([str(run.path.resolve()), run.metrics.fingerprint.plain(), *_settings(run)])
-    path = cache / f"overfitting-{key}.json"
-    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a damaged file is measured again
-        return msgspec.json.decode(path.read_bytes(), type=Points)
-    points = _measure(run, source, deadline)
-    if points:
-        write_json(path, points)
-    return points
-
-
-def _settings(run: Run) -> tuple[str, int, float]:
-    """Views, batch size and temperature of the run, as in training; the paper's where config.json is missing."""
-    views = run.config.get("learning.views", "paper")
-    batch, tau = run.config.get("learning.batch_size", 256), run.config.get("learning.tau", 0.1)
-    return views if views in VIEWS else "paper", int(batch), float(tau)
-
-
-def _measure(run: Run, source: Source, deadline: float) -> Points | None:
+def _measure(run: Run, source: Source, cache: Path, deadline: float) -> Points | None:
+    """The points of a run, measured once with the views, batch size and temperature of its training (the paper's where
+    config.json is missing); None if the time is up."""
     assert source.benchmark is not None
-    views, batch, tau = _settings(run)
+    views = run.config.get("learning.views", "paper")
+    views = views if views in VIEWS else "paper"
+    batch, tau = int(run.config.get("learning.batch_size", 256)), float(run.config.get("learning.tau", 0.1))
+    key = digest([str(run.path.resolve()), run.metrics.fingerprint.plain(), views, batch, tau])
+    file = cache / f"overfitting-{key}.json"
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a damaged file is measured again
+        return msgspec.json.decode(file.read_bytes(), type=Points)
     points = []
     for path in run.checkpoints[1:]:
         if time.monotonic() > deadline:
@@ -93,6 +82,8 @@ def _measure(run: Run, source: Source, deadline: float) -> Points | None:
             return []
         if spaces is not None:
             points.append((float(int(metadata["task"]) + 1), _relative(spaces)))
+    if points:
+        write_json(file, points)
     return points
 
 

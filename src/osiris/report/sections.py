@@ -12,14 +12,6 @@ from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study
 from osiris.report.writer import Item, ReportWriter, Section, render
 
-LETTERS = {
-    "A": "overall accuracy: the mean over all tasks of the final model's accuracy",
-    "F": "forgetting: how far the accuracy on earlier tasks has fallen from its best (lower is better)",
-    "K": "knowledge gain: what learning a task adds to the accuracy on it",
-    "C": "cross-task consolidation: how well a KNN tells which task an image is from",
-    "T": "forward transfer: accuracy on a task before it is learned, above the untrained encoder's",
-}
-
 
 def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     """Class-agnostic: the KNN chooses among all classes, so tasks must not overlap. Task-aware: it is told the task and
@@ -27,7 +19,7 @@ def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item
     yield accuracy.overview(study)
     for protocol in study.protocols:
         yield protocol, comparison.main_table(study, protocol)
-    yield render("letters.html", letters=LETTERS)
+    yield render("letters.html")
 
 
 def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -179,11 +179,6 @@ class Table:
     def _notes(self, best: str, second: str) -> list[str]:
         used = ", ".join(text for mark, text in (("best", best), ("second", second)) if mark in self.marks)
         return [f"{used} of a column, as printed; equal values share the mark"] * bool(used) + list(self.notes)
-
-
-def number_columns(names: Sequence[str]) -> tuple[Column, ...]:
-    """Columns of metrics: lower is better for forgetting alone."""
-    return tuple(Column(name, "lower" if name == "F" else "higher") for name in names)
 
 
 def _rich(cell: Cell) -> Text:

@@ -12,6 +12,7 @@ from osiris.sweep.grid import Grid
 
 TABLE_2 = ("ft", "er", "der", "lump", "er+", "er++", "osiris-r", "ewc", "cassle", "pocon", "osiris-d", "offline")
 TABLE_3 = ("ft", "lump", "cassle", "pocon", "osiris-r", "osiris-d", "offline")
+FIGURE_2 = ("ft", "cassle", "lump", "d1-only")
 GEOMETRY = ("offline", "ft", "osiris-d")
 
 INTERVALS = {
@@ -57,6 +58,7 @@ def _figure(*names: str) -> tuple[str, ...]:
     return tuple(f"figures/{{benchmark}}-{name}" for name in names)
 
 
+STORAGE = _figure("storage") + _table("storage-table")
 RECIPES: dict[str, Recipe] = {
     "table2": Recipe("Table 2: standard Split-CIFAR-100", (FIVE, TWENTY), TABLE_2, _table("class-agnostic")),
     "table3": Recipe("Table 3: structured benchmarks", (STRUCTURED, ENVIRONMENTS), TABLE_3, _table("class-agnostic")),
@@ -67,13 +69,7 @@ RECIPES: dict[str, Recipe] = {
         "Table 7: structured benchmarks, task known", (STRUCTURED, ENVIRONMENTS), TABLE_3, _table("task-aware")
     ),
     "table8": Recipe("Table 8: ablation of osiris-d, task known", (TWENTY,), ABLATIONS, _table("ablation-task-aware")),
-    "fig2": Recipe(
-        "Figure 2: BatchNorm and GroupNorm",
-        (TWENTY,),
-        ("ft", "cassle", "lump", "d1-only"),
-        _figure("norms"),
-        norms=("bn", "gn"),
-    ),
+    "fig2": Recipe("Figure 2: BatchNorm and GroupNorm", (TWENTY,), FIGURE_2, _figure("norms"), norms=("bn", "gn")),
     "fig3": Recipe(
         "Figure 3: plasticity, consolidation, stability, and overfitting to the memory",
         (TWENTY,),
@@ -90,24 +86,12 @@ RECIPES: dict[str, Recipe] = {
     "fig5": Recipe(
         "Figure 5: overfitting to the memory, in g and in h", (TWENTY,), TRACKED, _figure("overfitting"), tracked=True
     ),
-    "fig6": Recipe(
-        "Figure 6: accuracy against extra storage",
-        (TWENTY,),
-        TABLE_2[:-1],
-        (*_figure("storage"), "tables/{benchmark}-storage-table"),
-    ),
+    "fig6": Recipe("Figure 6: accuracy against extra storage", (TWENTY,), TABLE_2[:-1], STORAGE),
     "fig7": Recipe("Figure 7: distributions of similarity", (ENVIRONMENTS,), GEOMETRY, _figure("distributions")),
-    **{
-        f"fig{number}": Recipe(
-            f"Figure {number}: accuracy on tasks {tasks} through training",
-            (TWENTY,),
-            COMPARED,
-            _figure("tasks"),
-            curves=True,
-        )
-        for number, tasks in ((8, "1 to 5"), (9, "6 to 10"), (10, "11 to 15"), (11, "16 to 20"))
-    },
 }
+for number, tasks in ((8, "1 to 5"), (9, "6 to 10"), (10, "11 to 15"), (11, "16 to 20")):
+    title = f"Figure {number}: accuracy on tasks {tasks} through training"
+    RECIPES[f"fig{number}"] = Recipe(title, (TWENTY,), COMPARED, _figure("tasks"), curves=True)
 
 
 def find_recipe(name: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""Starts and ends of a run, on disk: what every launcher writes and `osiris sweep status` reads."""
+"""Starts and ends of runs, on disk: what every launcher writes, and what `osiris sweep status` and results.csv show."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from osiris.files import read_json
+from osiris.console import duration, messages
+from osiris.evaluation.config import METRICS
+from osiris.files import read_json, write_csv
 from osiris.sweep.grid import GridDirectory, GridRun
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 STOPPED = 75
 """Exit code of a run that was asked to stop and saved its state."""
@@ -99,7 +105,7 @@ def status_of(directory: GridDirectory, run: GridRun) -> Status:
     if (folder / "metrics.json").exists():
         record = read_json(folder / "metrics.json")
         numbers = record["protocols"].get("class-agnostic", {})
-        return Status(run, "done", metrics={name: numbers.get(name) for name in "AFKCT"}, progress=1.0)
+        return Status(run, "done", metrics={name: numbers.get(name) for name in METRICS}, progress=1.0)
     step = last_step(folder / "log.jsonl")
     progress, left = float(step.get("progress", 0.0)), step.get("seconds_left")
     task = f"task {step['task']} of {step['tasks']}" if step else "starting"
@@ -181,3 +187,89 @@ def _error(path: Path, code: int) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("osiris: ") for line in lines if line.startswith("osiris: ")]
     return (own or lines or [f"exit code {code} without a message"])[-1]
+
+
+def statuses(directory: GridDirectory) -> list[Status]:
+    return [status_of(directory, run) for run in directory.runs]
+
+
+def summary(states: list[Status]) -> str:
+    """`12 runs: 2 running, 9 waiting, 1 done`"""
+    counts = Counter(one.state for one in states)
+    order = [state for state in ("running", "failed", "waiting", "done", "dropped") if counts[state]]
+    return f"{len(states)} runs: " + ", ".join(f"{counts[state]} {state}" for state in order)
+
+
+def status_table(states: list[Status]) -> Table:
+    from rich import box
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=summary(states), box=box.SIMPLE_HEAD, title_justify="left")
+    for column in ("run", "seed", "state", "", ""):
+        table.add_column(column)
+    styles = {"running": "cyan", "failed": "red", "done": "green", "waiting": "dim", "dropped": "dim"}
+    for one in states:
+        state, bar = Text(one.state, styles[one.state]), ProgressBar(total=1.0, completed=one.progress, width=20)
+        table.add_row(Text(one.run.title), str(one.run.seed), state, bar, Text(describe(one)))
+    return table
+
+
+def describe(status: Status) -> str:
+    if status.state == "done":
+        accuracy = (status.metrics or {}).get("A")
+        return "" if accuracy is None else f"A {accuracy:.1f}"
+    left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
+    return f"{status.detail}{left}" if status.state == "running" else status.detail
+
+
+def write_results(directory: GridDirectory) -> list[Status]:
+    """GRID/results.csv: one row for each run, with its numbers or its error."""
+    states = statuses(directory)
+    rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "state", *METRICS, "error"]]
+    for one in states:
+        run, numbers = one.run, one.metrics or {}
+        values = ["" if numbers.get(name) is None else repr(numbers[name]) for name in METRICS]
+        error = one.detail if one.state == "failed" else ""
+        about = [run.benchmark, run.method, run.settings_text, run.preset, run.seed]
+        rows.append([*about, one.state, *values, error])
+    write_csv(directory.path / "results.csv", rows)
+    return states
+
+
+class Watch:
+    """Shows a grid while it runs: the table in a terminal, otherwise a line for each run that starts or ends."""
+
+    def __init__(self, directory: GridDirectory, every: float = 1.0) -> None:
+        from rich.live import Live
+
+        self.directory, self.every, self.last = directory, every, 0.0
+        self.states: dict[str, str] = {}
+        self.live = Live(console=messages, auto_refresh=False) if messages.is_terminal else None
+
+    def __enter__(self) -> Watch:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.last = 0.0
+        self()
+        if self.live is not None:
+            self.live.stop()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self.last < self.every:
+            return
+        self.last = time.monotonic()
+        states = statuses(self.directory)
+        if self.live is not None:
+            self.live.update(status_table(states), refresh=True)
+            return
+        for one in states:
+            before = self.states.setdefault(one.run.name, "waiting")
+            if one.state != before:
+                self.states[one.run.name] = one.state
+                text = f"{one.run.title} seed {one.run.seed}: {one.state} {describe(one)}".rstrip()
+                messages.print(text, highlight=False, markup=False, soft_wrap=True)

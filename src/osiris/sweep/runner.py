@@ -7,12 +7,11 @@ from pathlib import Path
 
 from osiris.cores import core_count
 from osiris.errors import UserError
-from osiris.sweep.attempts import Status
+from osiris.sweep.attempts import Status, Watch, statuses, summary, write_results
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.sweep.local import LocalLauncher
 from osiris.sweep.search import Range, Study, search, studies_of
 from osiris.sweep.slurm import SlurmLauncher, SlurmOptions
-from osiris.sweep.status import Watch, statuses, summary, write_results
 
 
 def sweep(

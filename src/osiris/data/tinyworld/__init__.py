@@ -8,10 +8,18 @@ The tasks are ordered by environment (indoor, city, wild) as in Structured Tiny-
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
+from osiris.data.config import BenchmarkConfig
+from osiris.data.decode import Encoded
+from osiris.data.names import DATASETS
+from osiris.data.table import Rows, Source, Table, make_table
 from osiris.data.tinyworld import objects, scenes
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 
@@ -55,3 +63,38 @@ def render_class(split: str, label: int, out: np.ndarray) -> None:
         words = bits.random_raw(len(part) * (PARAMETERS + NOISE_WORDS)).reshape(len(part), -1)
         parameters, noise = words[:, :PARAMETERS], np.ascontiguousarray(words[:, PARAMETERS:])
         part[:] = photograph(paint(KINDS[label], environment, parameters), parameters, noise)
+
+
+def tinyworld_source(config: BenchmarkConfig) -> Source:
+    """As many images per class as the limits ask for (tinyworld is endless), else the usual number."""
+    known = DATASETS["tinyworld"]
+    usual = known.train_per_class
+    train = max(config.train_per_class or usual, config.bank_per_class or usual)
+    counts = {"train": train, "test": config.test_per_class or known.test_per_class}
+
+    def read_table() -> Table:
+        rows = [_rows(split, count) for split, count in counts.items()]
+        table = make_table("tinyworld", *rows, class_names=CLASS_NAMES)
+        return replace(table, episode=None, episode_names=())
+
+    return Source("tinyworld", read_table, (_code_digest(), repr(sorted(counts.items()))), known)
+
+
+def _code_digest() -> str:
+    """An image of an older tinyworld must not come out of the cache."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _rows(split: str, per_class: int) -> Rows:
+    @lru_cache(2)
+    def rendered(label: int) -> np.ndarray:
+        return render(split, per_class, [label])[0].transpose(0, 2, 3, 1)
+
+    def read(rows: Sequence[int]) -> list[Encoded]:
+        return [rendered(row // per_class)[row % per_class] for row in rows]
+
+    labels = np.repeat(np.arange(len(CLASS_NAMES)), per_class)
+    return Rows(len(labels), read, lambda row: f"{split} image {row}", labels)
