@@ -170,11 +170,13 @@ def _benchmark(
     digest.update(repr((dataset.class_names, tasks)).encode())
     train = _split(dataset, np.flatnonzero(~dataset.test), task, config.train_per_class, digest)
     bank = _split(dataset, np.flatnonzero(~dataset.test), task, config.bank_per_class, digest)
+    contents = tuple(_content(dataset, task == t, t, task_names) for t in range(len(tasks)))
     test = None
     notices = list(dataset.notices)
     if dataset.test.any():
         test = _split(dataset, np.flatnonzero(dataset.test), task, config.test_per_class, digest)
-        notices += _tasks_without_tests(test, len(tasks), task_names)
+        missing = ", ".join(repr(one["name"]) if task_names else one["name"] for one in contents if not one["test"])
+        notices += [f"task(s) {missing} have no test images: their accuracy cannot be computed."] if missing else []
     if dataset.label is None and (config.train_per_class or config.bank_per_class):
         notices.append("there are no labels: limits on the images per class do not apply, all images are used.")
     return Benchmark(
@@ -191,7 +193,7 @@ def _benchmark(
         checksum=digest.hexdigest(),
         notices=tuple(notices),
         location=dataset.location,
-        contents=tuple(_content(dataset, task == t, t, task_names) for t in range(len(tasks))),
+        contents=contents,
     )
 
 
@@ -227,11 +229,3 @@ def _content(dataset: Dataset, member: np.ndarray, task: int, task_names: tuple[
         test=int((member & dataset.test).sum()),
         order=hashlib.sha256(rows.tobytes()).hexdigest()[:16],
     )
-
-
-def _tasks_without_tests(test: Split, task_count: int, task_names: tuple[str, ...]) -> list[str]:
-    missing = sorted(set(range(task_count)) - set(test.task.unique().tolist()))
-    if not missing:
-        return []
-    names = ", ".join(repr(task_names[task]) if task_names else str(task + 1) for task in missing)
-    return [f"task(s) {names} have no test images: their accuracy cannot be computed."]

@@ -97,10 +97,13 @@ def benchmark_from(
     Returns:
         The benchmark; its `notices` tell what was left out or changed.
     """
+    return _by_episode(_own_source(images, name, episodes, labels, test, class_names), image_size, strict)
+
+
+def _by_episode(source: Source, image_size: int | None, strict: bool) -> Benchmark:
     from osiris.data.benchmark import by_episode
     from osiris.data.dataset import load_dataset
 
-    source = _own_source(images, name, episodes, labels, test, class_names)
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
     return by_episode(source.name, load_dataset(source, config), config)
 
@@ -120,23 +123,14 @@ def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
         images = [images]
     labelled = _own_source(images, name)
     fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
-    source = replace(
-        labelled,
-        read_table=lambda: labelled.read_table().as_one_episode(name),
-        fingerprint=fingerprint,
-        episode=True,
-    )
-    return source, notices
+    source = replace(labelled, read_table=lambda: labelled.read_table().as_one_episode(name), fingerprint=fingerprint)
+    return replace(source, episode=True), notices
 
 
 def episode_from(images: Any, name: str, image_size: int | None = None, strict: bool = False) -> Benchmark:
     """The images of `episode_source` as a benchmark of one task."""
-    from osiris.data.benchmark import by_episode
-    from osiris.data.dataset import load_dataset
-
     source, notices = episode_source(images, name)
-    config = BenchmarkConfig(name, image_size=image_size, strict=strict)
-    benchmark = by_episode(name, load_dataset(source, config), config)
+    benchmark = _by_episode(source, image_size, strict)
     return replace(benchmark, notices=(*notices, *benchmark.notices))
 
 

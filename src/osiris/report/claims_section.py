@@ -15,7 +15,7 @@ from osiris.report.curves import Course
 from osiris.report.figures.representation import by_environment, tasks_of
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
-from osiris.report.tables import Column, Table
+from osiris.report.tables import Table
 from osiris.report.writer import ReportWriter, Section, render
 from osiris.training.presets import preset
 
@@ -44,8 +44,8 @@ def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     rows = [
         (one.claim.name, one.claim.where, one.claim.sentence, one.verdict, one.numbers, one.paper) for one in judged
     ]
-    columns = tuple(map(Column, ("claim", "where", "sentence", "verdict", "numbers", "published tables")))
-    writer.table(Table("Claims of the paper, tested on these runs", columns, tuple(rows), (RULE,)), "claims")
+    columns = ("claim", "where", "sentence", "verdict", "numbers", "published tables")
+    writer.table(Table.of("Claims of the paper, tested on these runs", columns, rows, RULE), "claims")
     block = render(
         "claims.html",
         tally=tally(judged),

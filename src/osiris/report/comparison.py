@@ -56,8 +56,10 @@ def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes:
         ]
         cells.append((row.name, row.seeds, *numbers, *row.against_best))
     rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
-    names = (Column("method"), Column("seeds"), *columns, Column("p"), Column("A - best A"))
-    return Table(title, names, tuple(cells), notes, frozenset(rules)).without_empty_columns()
+    names = ("method", "seeds", *columns, "p", "A - best A")
+    used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
+    body = [tuple(row[at] for at in used) for row in cells]
+    return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
 
 
 def published_table(benchmark: str, protocol: str, what: str = "methods") -> Table:

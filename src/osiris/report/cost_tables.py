@@ -37,12 +37,13 @@ def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:
         (label, Number(size.paper / 1e6, decimals=2), Number(size.stored / 1e6, decimals=2), size.described)
         for label, size in sizes.items()
     ]
-    columns = (Column("method"), Column("MB, as the paper counts"), Column("MB, as stored"), Column("what"))
-    notes = (
+    return Table.of(
+        f"Extra storage on {study.benchmark}",
+        ("method", "MB, as the paper counts", "MB, as stored", "what"),
+        rows,
         "beyond f and g; as the paper counts: 64 bits for each extra parameter and each pixel channel in the memory",
         "as stored: bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for its origin",
     )
-    return Table(f"Extra storage on {study.benchmark}", columns, tuple(rows), notes)
 
 
 def cost_table(study: Study, protocol: str) -> Table | None:
@@ -72,14 +73,15 @@ def cost_table(study: Study, protocol: str) -> Table | None:
         )
     if not rows:
         return None
-    names = ("images/s", "trained views", "frozen views", "encoder work", "minutes", "peak MB")
-    columns = (Column("method"), *(Column(name) for name in names), Column("A", "higher"))
-    notes = (
+    names = ("method", "images/s", "trained views", "frozen views", "encoder work", "minutes", "peak MB")
+    return Table.of(
+        f"Cost on {study.benchmark}",
+        (*names, Column("A", "higher")),
+        rows,
         f"A: {protocol} KNN; images/s: median over logged steps, on the machine named below",
         "views through a trained or frozen encoder for each training image from the second task on; work relative to "
         "ft, a backward pass counted as two forward passes",
     )
-    return Table(f"Cost on {study.benchmark}", columns, tuple(rows), notes)
 
 
 def _number(values: list[float], decimals: int) -> Number:

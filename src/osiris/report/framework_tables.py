@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from osiris.report.tables import Column, Number, Table
+from osiris.report.tables import Number, Table
 
 if TYPE_CHECKING:
     from osiris.data.benchmarks import BenchmarkDescription
@@ -40,22 +40,18 @@ def methods_table(rows: Sequence[Facts]) -> Table:
         reached = {role: [term.reaches for term in row.terms if term.role == role] for role in ROLES}
         symbols = [" ".join(dict.fromkeys(symbol for each in reached[role] for symbol in each)) for role in ROLES]
         body.append((row.name, row.origin, *ticks, *(text or "-" for text in symbols)))
-    explained = (
+    names = ("method", "from", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
+    return Table.of(
+        "Methods: Table 1 of the paper, and what was measured",
+        names,
+        body,
+        *(f"[{number}] {note}" for number, note in enumerate(notes, start=1)),
         "from: the paper; later: published after it; reference: not continual",
         "isolated, cross, past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
         "isolated: a projector of L_current learns from X alone",
         "cross: X and Y meet in one loss; past: f learns from the memory or the past",
         "→: the networks that get gradient from a loss; er+, er++, lump and cla-* join X and Y",
         "also er+/plus-replay, er+/plus-current, and osiris-r or osiris-d with /shared-space, /no-cross, /no-past",
-    )
-    return Table(
-        title="Methods: Table 1 of the paper, and what was measured",
-        columns=tuple(
-            Column(name)
-            for name in ("method", "from", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
-        ),
-        rows=tuple(body),
-        notes=(*(f"[{number}] {note}" for number, note in enumerate(notes, start=1)), *explained),
         rules=_rules(rows),
     )
 
@@ -66,14 +62,12 @@ def storage_table(rows: Sequence[Facts], about: str) -> Table:
     for row in rows:
         sizes = [Number(count / MEGABYTE) for count in (row.storage.paper, row.storage.stored)]
         body.append((row.name, row.kind, row.stores, *sizes))
-    return Table(
-        title=f"What methods keep beyond f and g ({about})",
-        columns=tuple(Column(name) for name in ("method", "kind", "stores", "MB, paper", "MB, stored")),
-        rows=tuple(body),
-        notes=(
-            "paper: each extra parameter and each pixel channel of the memory as a 64-bit value (Fig. 6)",
-            "stored: as it lies in a checkpoint, without the optimiser's momentum of extra trained networks",
-        ),
+    return Table.of(
+        f"What methods keep beyond f and g ({about})",
+        ("method", "kind", "stores", "MB, paper", "MB, stored"),
+        body,
+        "paper: each extra parameter and each pixel channel of the memory as a 64-bit value (Fig. 6)",
+        "stored: as it lies in a checkpoint, without the optimiser's momentum of extra trained networks",
         rules=_rules(rows),
     )
 
@@ -96,14 +90,12 @@ def cost_table(rows: Sequence[Facts]) -> Table:
             parts = {name: cost for name, cost in row.cost.items() if _source(name) == source}
             cells.append(str(total_cost(parts)) if parts else "-")
         body.append((row.name, *cells, str(total_cost(row.cost))))
-    return Table(
-        title="Encoder passes for each image of X: forward + backward",
-        columns=tuple(Column(name) for name in ("method", *sources, "sum")),
-        rows=tuple(body),
-        notes=(
-            "counted by running one step of the second task; the first task of every method costs 2+2",
-            "ewc passes over each task once more (2+2) at its end, for the Fisher",
-        ),
+    return Table.of(
+        "Encoder passes for each image of X: forward + backward",
+        ("method", *sources, "sum"),
+        body,
+        "counted by running one step of the second task; the first task of every method costs 2+2",
+        "ewc passes over each task once more (2+2) at its end, for the Fisher",
         rules=_rules(rows),
     )
 
@@ -118,12 +110,8 @@ def presets_table(configs: dict[str, Config]) -> Table:
     settings = {name: _settings(config) for name, config in configs.items()}
     first = next(iter(settings.values()))
     benchmark = next(iter(configs.values())).data.benchmark
-    return Table(
-        title=f"Presets, for {benchmark}",
-        columns=tuple(Column(name) for name in ("setting", *configs)),
-        rows=tuple((setting, *(values[setting] for values in settings.values())) for setting in first),
-        notes=("every value is a flag of osiris train",),
-    )
+    rows = [(setting, *(values[setting] for values in settings.values())) for setting in first]
+    return Table.of(f"Presets, for {benchmark}", ("setting", *configs), rows, "every value is a flag of osiris train")
 
 
 def _settings(config: Config) -> dict[str, str]:
@@ -164,9 +152,11 @@ def benchmarks_table(rows: Sequence[BenchmarkDescription]) -> Table:
         tasks = f"{row.tasks} of {row.classes // row.tasks}"
         body.append((row.name, tasks, f"{row.train_images:,}", f"{row.test_images:,}", str(row.image_size), here))
     described = tuple(f"{row.name}: {row.about}" for row in rows)
-    own = (
+    return Table.of(
+        "Benchmarks",
+        ("benchmark", "tasks", "train", "test", "px", "here"),
+        body,
+        *described,
         "tasks: how many, and of how many classes; px: side of the images; here: no means fetched when needed",
         "also split-DATASET-N, folder:PATH, dataset:NAME and arrays:FILE.npz (osiris data --help)",
     )
-    names = ("benchmark", "tasks", "train", "test", "px", "here")
-    return Table("Benchmarks", tuple(Column(name) for name in names), tuple(body), (*described, *own))

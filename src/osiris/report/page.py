@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -21,7 +22,7 @@ from osiris.report.sections import SECTIONS, commands_section, study_sections
 from osiris.report.studies import Study, seeds_of, studies
 from osiris.report.style import SETTINGS, UNTRAINED
 from osiris.report.tables import Number
-from osiris.report.writer import Chapter, ReportWriter, render
+from osiris.report.writer import ReportWriter, Section, render
 
 
 def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
@@ -42,26 +43,26 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
         shutil.rmtree(out / name, ignore_errors=True)
     with one_thread(), matplotlib.rc_context(fname=SETTINGS):
-        chapters = _chapters(known, ReportWriter(out, slow))
+        sections = _sections(known, ReportWriter(out, slow))
     page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-    write_text(page, _page(title, known, chapters, damaged))
+    write_text(page, _page(title, known, sections, damaged))
     return page
 
 
-def _chapters(known: Sequence[Study], writer: ReportWriter) -> list[Chapter]:
-    chapters = []
+def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
+    sections = []
     with progress("report", len(SECTIONS) * len(known) + 1) as ticker:
         for study in known:
             described = study.metrics.fingerprint.encoder
             width, name = described.get("width"), described.get("encoder")
             encoder = f", encoder {name}" if name else f", encoder of width {width}" if width else ""
-            heading = f"{study.benchmark}: {study.task_count} tasks{encoder}" if len(known) > 1 else ""
-            chapters.append(Chapter(study.identifier, heading, study_sections(writer, study, ticker)))
-        closing = [claims_section(writer, known), commands_section(writer, known)]
-        chapters.append(Chapter("about", "", closing))
+            heading = study.identifier, f"{study.benchmark}: {study.task_count} tasks{encoder}"
+            first, *others = study_sections(writer, study, ticker)
+            sections += [replace(first, study=heading) if len(known) > 1 else first, *others]
+        sections += [claims_section(writer, known), commands_section(writer, known)]
         ticker.advance()
-    return chapters
+    return sections
 
 
 def _check_place(out: Path) -> None:
@@ -74,7 +75,7 @@ def _check_place(out: Path) -> None:
             raise UserError(f"{out / name} is a link; remove it or choose another --out.")
 
 
-def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: list[str]) -> str:
+def _page(title: str, known: Sequence[Study], sections: list[Section], damaged: list[str]) -> str:
     cards, note = _cards(known[0])
     return render(
         "page.html",
@@ -87,7 +88,7 @@ def _page(title: str, known: Sequence[Study], chapters: list[Chapter], damaged: 
         cards=cards,
         cards_note=note,
         damaged=damaged,
-        chapters=chapters,
+        sections=sections,
         version=osiris.__version__,
     )
 

@@ -58,6 +58,7 @@ class Number:
 
 
 Cell = str | Number
+Cells = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,19 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Cells, ...]
     notes: tuple[str, ...] = ()
     rules: frozenset[int] = frozenset()
     """Rows before which a rule is drawn."""
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows)
+
+    @staticmethod
+    def of(title: str, columns: Iterable[str | Column], rows: Iterable[Cells], *notes: str, rules: Iterable[int] = ()):
+        """A table whose columns are given by their names, unless one direction is better."""
+        named = tuple(Column(column) if isinstance(column, str) else column for column in columns)
+        return Table(title, named, tuple(rows), notes, frozenset(rules))
 
     def render(self, form: Format) -> str:
         if form not in FORMATS:
@@ -170,11 +177,6 @@ class Table:
     @property
     def marks(self) -> set[Mark]:
         return {cell.mark for row in self.rows for cell in row if isinstance(cell, Number) and cell.mark}
-
-    def without_empty_columns(self) -> Table:
-        used = [at for at in range(len(self.columns)) if any(row[at] != "" for row in self.rows)]
-        rows = tuple(tuple(row[at] for at in used) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[at] for at in used), rows=rows)
 
     def _notes(self, best: str, second: str) -> list[str]:
         used = ", ".join(text for mark, text in (("best", best), ("second", second)) if mark in self.marks)

@@ -24,7 +24,7 @@ Item = Figure | tuple[str, Table | None] | Markup | None
 """What a section is made of: a figure, a table with its name, or HTML. None: the runs do not have what it needs."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Section:
     """A heading with figures and tables under it."""
 
@@ -32,17 +32,10 @@ class Section:
     title: str
     short: str
     """In the contents."""
-    intro: str = ""
-    blocks: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """The sections of one study; the heading is empty if there is only one study."""
-
-    identifier: str
-    heading: str
-    sections: list[Section]
+    intro: str
+    blocks: Sequence[str]
+    study: tuple[str, str] | None = None
+    """In the first section of a study, if there are several: its identifier and heading."""
 
 
 @dataclass

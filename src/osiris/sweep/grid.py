@@ -17,7 +17,7 @@ import msgspec
 from osiris.errors import UserError, unknown
 from osiris.evaluation.fingerprint import digest
 from osiris.files import read_json, write_json
-from osiris.training.config import Config, from_dict, to_dict, with_options
+from osiris.training.config import Config, with_options
 from osiris.training.presets import preset
 
 Settings = tuple[tuple[str, str], ...]
@@ -68,8 +68,7 @@ class GridRun:
         settings = dict(self.settings)
         config = preset(self.preset, self.benchmark, settings.pop("encoder", None), settings.get("objective"))
         options = {option: text.split() if " " in text else text for option, text in settings.items()}
-        config = with_options(config, options | {"method": self.method, "seed": self.seed})
-        config = from_dict(to_dict(config), strict=False)
+        config = with_options(config, options | {"method": self.method, "seed": self.seed}, strict=False)
         config.check()
         return config
 

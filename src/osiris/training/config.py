@@ -140,22 +140,16 @@ class Config:
             raise UserError("--freeze is for encoders that are given with --encoder; leave it out.")
 
 
-def with_options(config: Config, options: dict[str, Any]) -> Config:
-    """The config with other values for some options, which may belong to any section of it."""
-    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    sections = {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
-    section_of = {field.name: name for name, section in sections.items() for field in dataclasses.fields(section)}
-    changes: dict[str, Any] = {}
+def with_options(config: Config, options: dict[str, Any], strict: bool = True) -> Config:
+    """The config with other values for some options, which may belong to any section of it. With `strict=False`, text
+    is converted to the type of its option."""
+    record = to_dict(config)
+    section_of = {option: name for name, part in record.items() if isinstance(part, dict) for option in part}
     for option, value in options.items():
-        value = tuple(value) if isinstance(value, list) else value
-        if option in ("seed", "preset"):
-            changes[option] = value
-        elif option in section_of:
-            name = section_of[option]
-            changes[name] = dataclasses.replace(changes.get(name, sections[name]), **{option: value})
-        else:
+        if option not in section_of and option not in ("seed", "preset"):
             raise unknown("option", option, sorted(section_of))
-    return dataclasses.replace(config, **changes)
+        (record[section_of[option]] if option in section_of else record)[option] = value
+    return from_dict(record, strict=strict)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

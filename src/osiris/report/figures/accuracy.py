@@ -29,7 +29,10 @@ def overview(study: Study) -> Drawing:
     canvas, every = panels(len(study.protocols), 2, 5.5, 0.75 + 0.27 * (len(study.by_label) + 1))
     sentences = []
     for axes, protocol in zip(every, study.protocols):
-        ranked = _ranking(study, protocol)
+        finals = [(label, study.final(label, protocol)) for label in study.by_label]
+        untrained = study.untrained(protocol)
+        finals += [] if untrained is None else [(UNTRAINED, [untrained])]
+        ranked = sorted((row for row in finals if row[1]), key=lambda row: -fmean(row[1]))
         for row, (label, values) in enumerate(ranked):
             _ranked_row(axes, row, label, values)
         axes.set_yticks(range(len(ranked)), [label for label, _ in ranked], color=INK)
@@ -47,14 +50,6 @@ def overview(study: Study) -> Drawing:
 
 def _all_protocols(study: Study) -> str:
     return " and ".join(f"{name} KNN" for name in study.protocols)
-
-
-def _ranking(study: Study, protocol: str) -> list[tuple[str, list[float]]]:
-    """(label, A of every seed), the highest mean first; methods without A are left out."""
-    rows = [(label, study.final(label, protocol)) for label in study.by_label]
-    untrained = study.untrained(protocol)
-    rows += [] if untrained is None else [(UNTRAINED, [untrained])]
-    return sorted((row for row in rows if row[1]), key=lambda row: -fmean(row[1]))
 
 
 def _ranked_row(axes: Axes, row: int, label: str, values: list[float]) -> None:

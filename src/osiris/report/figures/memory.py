@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source, evenly_spaced, mosaic, take
@@ -60,8 +59,16 @@ def shares(study: Study) -> Drawing | None:
     if not groups or count < 2:
         return None
     canvas, every = panels(len(groups), 2, 5.5, 2.8)
+    colours = draw.TASKS(np.linspace(0, 1, count))
+    place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
     for axes, (labels, share) in zip(every, groups):
-        _stacked_shares(axes, share)
+        axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)
+        middles = np.cumsum(share[-1] * 100) - share[-1] * 50
+        for task in np.flatnonzero(share[-1] > 0.035):
+            axes.annotate(str(task + 1), (count, middles[task]), fontsize=7, **place)
+        axes.set(ylim=(0, 100), ylabel="share of the memory (%)")
+        draw.task_axis(axes, count)
+        axes.set_xlim(1, count)
         names = ", ".join(labels)
         axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
     low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
@@ -82,19 +89,6 @@ def task_shares(memories: Sequence[np.ndarray], task_count: int) -> np.ndarray:
     task (-1: an empty slot)."""
     counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in memories], dtype=np.float64)
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-
-
-def _stacked_shares(axes: Axes, share: np.ndarray) -> None:
-    count = len(share)
-    colours = draw.TASKS(np.linspace(0, 1, share.shape[1]))
-    axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)
-    middles = np.cumsum(share[-1] * 100) - share[-1] * 50
-    for task in np.flatnonzero(share[-1] > 0.035):
-        place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(str(task + 1), (count, middles[task]), fontsize=7, **place)
-    axes.set(xlim=(1, count), ylim=(0, 100), ylabel="share of the memory (%)")
-    draw.task_axis(axes, count)
-    axes.set_xlim(1, count)
 
 
 @figure("memory-images", "What the memory holds at the end")
