@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that run tests; each needs a core and about 1 GB of memory.
+WORKERS ?= 2
 
 .PHONY: demo test test-all lint docs site clean
 
@@ -10,10 +12,10 @@ demo: $(STAMP)
 	$(BIN)/osiris demo --out demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

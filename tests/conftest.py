@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,21 @@ from tiny_runs import write_arrays
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing of a test run lands in the user's own cache."""
-    folder, before = tmp_path_factory.mktemp("cache"), os.environ.get("OSIRIS_CACHE")
-    os.environ["OSIRIS_CACHE"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["OSIRIS_CACHE"]
-    else:
-        os.environ["OSIRIS_CACHE"] = before
-    shutil.rmtree(folder, ignore_errors=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing of a test run lands in the user's own cache. The workers of `pytest -n 2` share one."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="osiris-test-cache-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["OSIRIS_CACHE"] = folder.name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A worker runs whole files, and all files of a folder that shares trained runs or a pool of processes."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            folders = [parent.name for parent in item.path.parents if parent.name in ("report", "training")]
+            item.add_marker(pytest.mark.xdist_group(folders[0] if folders else item.path.name))
 
 
 @pytest.fixture(scope="session")

@@ -15,16 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 @pytest.fixture(autouse=True)
 def cache_directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if request.node.get_closest_marker("real_data"):
-        shared: Path = request.getfixturevalue("real_cache")
-        monkeypatch.setenv("OSIRIS_CACHE", str(shared))
-        return shared
+    if request.node.get_closest_marker("real_data"):  # decoded once for all tests
+        return Path(os.environ["OSIRIS_CACHE"])
     monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OSIRIS_DATA", raising=False)
     return tmp_path / "cache"
-
-
-@pytest.fixture(scope="session")
-def real_cache(session_cache: Path) -> Path:
-    """Decoded once for all tests on real data."""
-    return session_cache

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
+from osiris.report.figure import Figure
+from osiris.report.page import make_report
+from osiris.report.writer import ReportWriter
+from osiris.training.loop import train
 from report_runs import copy_as, tiny_config
 
 
 @pytest.fixture(scope="session")
-def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def real_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """ft and osiris-d, really trained on a handful of tinyworld's images."""
-    from osiris.training.loop import train
-
     root = tmp_path_factory.mktemp("real")
     runs = {method: root / f"{method}-0" for method in ("ft", "osiris-d")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OSIRIS_CACHE", str(root / "cache"))
-        for method, path in runs.items():
-            train(tiny_config(method), path, quiet=True)
-        yield runs
+    for method, path in runs.items():
+        train(tiny_config(method), path, quiet=True)
+    return runs
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,26 @@ def many_runs(real_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def full_report(many_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from osiris.report.page import make_report
+def report(many_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Figure]]:
+    figures: dict[str, Figure] = {}
+    write = ReportWriter.figure
 
-    return make_report(many_runs, tmp_path_factory.mktemp("full") / "report", "All <methods> & more")
+    def recorded(self: ReportWriter, figure: Figure) -> Markup:
+        figures[figure.name.removeprefix("tinyworld-")] = figure
+        return write(self, figure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReportWriter, "figure", recorded)
+        page = make_report(many_runs, tmp_path_factory.mktemp("full") / "report", "All <methods> & more")
+    return page, figures
+
+
+@pytest.fixture(scope="session")
+def full_report(report: tuple[Path, dict[str, Figure]]) -> Path:
+    return report[0]
+
+
+@pytest.fixture(scope="session")
+def drawn(report: tuple[Path, dict[str, Figure]]) -> dict[str, Figure]:
+    """The figures of the report, by name."""
+    return report[1]

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-import matplotlib
 import msgspec
 import numpy as np
 import pytest
@@ -18,11 +17,8 @@ from osiris.report import cost_tables, overfitting
 from osiris.report import figure as figures
 from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figure import Figure
-from osiris.report.figures import accuracy, images, memory, representation, training
+from osiris.report.figures import accuracy, memory, training
 from osiris.report.studies import Study, studies
-from osiris.report.style import SETTINGS
-
-PROTOCOL = "class-agnostic"
 
 
 def only_study(paths: list[Path]) -> Study:
@@ -36,44 +32,8 @@ def study(many_runs: list[Path]) -> Study:
     return only_study(many_runs)
 
 
-@pytest.fixture(scope="module")
-def source(study: Study) -> Source:
-    return find_images(study)
-
-
-@pytest.fixture(scope="module")
-def drawn(study: Study, source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure | None]:
-    cache = tmp_path_factory.mktemp("cache")
-    measured, _ = overfitting.overfitting_points(study, source, cache, slow=False)
-    with matplotlib.rc_context(fname=SETTINGS):
-        return {
-            "overview": accuracy.overview(study),
-            "accuracy": accuracy.through_training(study),
-            "accuracy-methods": accuracy.method_by_method(study),
-            "trade-off": accuracy.trade_off(study),
-            "tasks": accuracy.every_task(study),
-            "matrices": accuracy.matrices(study, PROTOCOL),
-            "forgetting": accuracy.forgotten_classes(study, source),
-            "losses": training.loss_terms(study),
-            "health": training.health(study),
-            "norms": accuracy.normalisations(study),
-            "storage": accuracy.storage(study, cost_tables.storage_sizes(study)),
-            "overfitting": memory.overfitting(study, measured),
-            "memory": memory.shares(study),
-            "memory-images": memory.images(study, source),
-            "similarity": representation.class_similarity(study),
-            "distributions": representation.distributions(study),
-            "maps": representation.feature_maps(study),
-            "class-maps": representation.class_maps(study, source),
-            "images": images.task_sheets(study, source),
-            "views": images.views(study, source),
-            "neighbours": images.neighbours(study, source),
-        }
-
-
-def test_every_figure_is_drawn_within_its_axes_and_canvas(drawn: dict[str, Figure | None]):
+def test_every_figure_is_drawn_within_its_axes_and_canvas(drawn: dict[str, Figure]):
     for name, figure in drawn.items():
-        assert figure is not None, name
         figure.canvas.draw_without_rendering()
         assert figure.canvas.axes and figure.caption.endswith("."), name
         for number, axes in enumerate(figure.canvas.axes):
@@ -103,13 +63,11 @@ def check_axes(axes: Axes, name: str) -> None:
             assert inside, f"{name}: {text.get_text()!r} leaves the canvas"
 
 
-def panels_of(drawn: dict[str, Figure | None], name: str) -> list[Axes]:
-    figure = drawn[name]
-    assert figure is not None
-    return figure.canvas.axes
+def panels_of(drawn: dict[str, Figure], name: str) -> list[Axes]:
+    return drawn[name].canvas.axes
 
 
-def test_ticks_on_the_axis_of_tasks_are_whole_tasks_that_exist(drawn: dict[str, Figure | None]):
+def test_ticks_on_the_axis_of_tasks_are_whole_tasks_that_exist(drawn: dict[str, Figure]):
     for name in ("accuracy", "accuracy-methods", "trade-off", "tasks", "losses", "health", "overfitting", "memory"):
         for axes in panels_of(drawn, name):
             ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
@@ -117,7 +75,7 @@ def test_ticks_on_the_axis_of_tasks_are_whole_tasks_that_exist(drawn: dict[str, 
     assert panels_of(drawn, "health")[0].get_xlim()[0] == 1, "nothing was measured before the end of task 1"
 
 
-def test_many_bands_become_small_multiples_within_the_range(drawn: dict[str, Figure | None]):
+def test_many_bands_become_small_multiples_within_the_range(drawn: dict[str, Figure]):
     def bands(axes: Axes) -> list[FillBetweenPolyCollection]:
         return [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
 
@@ -128,26 +86,26 @@ def test_many_bands_become_small_multiples_within_the_range(drawn: dict[str, Fig
         assert heights.min() >= 0 and heights.max() <= 100
 
 
-def test_axes_do_not_zoom_into_noise_or_beyond_a_cosine(drawn: dict[str, Figure | None]):
+def test_axes_do_not_zoom_into_noise_or_beyond_a_cosine(drawn: dict[str, Figure]):
     rank, spread, uniformity = panels_of(drawn, "health")
     assert rank.get_ylim()[0] == 0 and spread.get_ylim() == (0, 1) and uniformity.get_ylim()[1] == 0
     assert all(axes.get_xlim()[0] >= -1 and axes.get_xlim()[1] <= 1 for axes in panels_of(drawn, "distributions"))
 
 
-def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure | None]):
+def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure]):
     assert panels_of(drawn, "maps")[-1].get_ylabel() == "task", "a colour bar instead of numbers over each other"
     assert panels_of(drawn, "similarity")[-1].get_ylabel() == "mean cosine similarity"
     assert all(axes.get_xlabel() for axes in panels_of(drawn, "similarity")[:-1])
     assert len([axes for axes in panels_of(drawn, "class-maps") if axes.get_legend()]) == 2
 
 
-def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure | None], study: Study):
-    caption = drawn["memory"].caption  # pyright: ignore
+def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure], study: Study):
+    caption = drawn["memory"].caption
     held = study.by_label["osiris-d"][0].memory()
     assert held is not None
     share = memory.task_shares([held[1]], 10)[0] * 100
     assert f"between {share.min():.0f}% and {share.max():.0f}%; equal shares would be 10%" in caption
-    assert "offline is highest" in drawn["overview"].caption  # pyright: ignore
+    assert "offline is highest" in drawn["overview"].caption
 
 
 def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):
@@ -158,7 +116,7 @@ def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[st
     assert accuracy.method_by_method(alone) is None, "one seed has no bands"
 
 
-def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str, Figure | None], study: Study):
+def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str, Figure], study: Study):
     run = study.by_label["osiris-d"][0]
     chance = training.chance_loss(run)
     assert chance is not None and chance == pytest.approx(math.log(2 * 8 - 1))
@@ -204,9 +162,8 @@ def test_overfitting_is_measured_on_checkpoints_with_the_settings_of_the_run(
     assert nothing == {} and "--track-overfitting" in missing
 
 
-def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure | None], tmp_path: Path):
+def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure], tmp_path: Path):
     figure = drawn["trade-off"]
-    assert figure is not None
     text = figures.save(figure, tmp_path)
     assert (tmp_path / f"{figure.name}.png").exists() and "var(--" not in text, "files have real colours"
     element = figures.inline(text)
