@@ -115,14 +115,6 @@ def test_crop_and_resize_match_pillow(height: int, width: int, size: int | None)
     assert bilinear.min() > 0.5, "the filter of the same crop must matter at the tolerance above"
 
 
-def test_shrinking_is_antialiased() -> None:
-    images = pictures(96, 96)
-    ours = apply(images, neutral(images), 32)
-    wanted = by_pillow(images, lambda image: image.resize((32, 32), Image.Resampling.BICUBIC))
-    aliased = torch.nn.functional.interpolate(images.float(), (32, 32), mode="bicubic").clamp(0, 255) / 255
-    check(ours, wanted, [aliased])
-
-
 def test_overshoot_is_cut_after_each_axis_as_in_pillow() -> None:
     """Bicubic overshoots at edges; between its two passes Pillow stores 8 bits, which cuts that off."""
     squares = torch.kron(torch.eye(8).bool() ^ (torch.arange(8) % 2 == 0), torch.ones(2, 2).bool())
@@ -247,13 +239,6 @@ def test_blur_is_close_to_pillow(sigma: float, height: int, width: int) -> None:
     check(blurred(images, sigma), wanted, weaker, BLUR_TOLERANCE)
 
 
-@pytest.mark.parametrize("sigma", [0.1, 0.2, 0.3, 0.4])
-def test_weak_blur_is_not_far_from_pillow(sigma: float) -> None:
-    images = pictures(32, 32)
-    wanted = by_pillow(images, lambda image: image.filter(ImageFilter.GaussianBlur(sigma)))
-    assert distance(blurred(images, sigma), wanted).max() < WEAK_BLUR_TOLERANCE
-
-
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0, 1.5, 2.0])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 40), (5, 5)])
 def test_blur_is_exactly_gaussian(sigma: float, height: int, width: int) -> None:
@@ -265,8 +250,3 @@ def test_blur_is_exactly_gaussian(sigma: float, height: int, width: int) -> None
         ]
     )
     check(blurred(images, sigma), exact, [unchanged(images), blurred(images, sigma * 0.9)], 0.01)
-
-
-def test_no_blur_is_the_identity() -> None:
-    images = pictures(16, 16)
-    torch.testing.assert_close(blurred(images, 0.0), unchanged(images), atol=1e-6, rtol=0)

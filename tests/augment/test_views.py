@@ -22,15 +22,6 @@ MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 MANY = 20_000
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """These tensors are tiny: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def batch(count: int, height: int = 32, width: int = 32) -> Tensor:
     return torch.randint(
         0, 256, (count, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(count)

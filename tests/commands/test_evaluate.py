@@ -90,10 +90,3 @@ def test_refusals_come_before_the_data_is_loaded(given, message, run: Path, tmp_
     monkeypatch.setattr("osiris.data.benchmarks.load_benchmark", lambda _: pytest.fail("the data was loaded"))
     assert main(["evaluate", *(part.replace("{run}", str(run)) for part in given)]) == 2
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))
-
-
-def test_a_report_does_not_go_into_a_run_directory(run: Path, capsys) -> None:
-    assert main(["report", str(run), "--out", str(run)]) == 2
-    assert "is a run directory" in capsys.readouterr().err
-    assert main(["report", str(run), "--out", str(run / "config.json" / "x")]) == 2
-    assert "Choose another --out" in capsys.readouterr().err

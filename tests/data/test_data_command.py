@@ -50,13 +50,6 @@ def test_damage_in_the_cache_is_found_and_repaired(
     assert images.read_bytes() == whole
 
 
-def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "splt-cifar100-5"]) == 2
-    assert "Did you mean 'split-cifar100-5'?" in capsys.readouterr().err
-    assert main(["data", f"folder:{tmp_path / 'nowhere'}"]) == 2
-    assert "is not a folder" in capsys.readouterr().err
-
-
 def test_clean_removes_what_is_not_needed_any_more(
     photos: Path, tmp_path: Path, cache_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

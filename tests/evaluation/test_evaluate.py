@@ -73,16 +73,6 @@ def test_same_bits_twice_and_no_global_randomness(clustered, evaluation):
         assert torch.equal(array, evaluation.arrays[name]), name
 
 
-def test_arrays_can_be_saved(evaluation, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    save_file(evaluation.arrays, tmp_path / "task-01.safetensors")
-    assert set(load_file(tmp_path / "task-01.safetensors")) >= {
-        "label", "task", "prediction.class-agnostic", "class_similarity", "histogram.overall", "histogram.inside",
-        "projection.points", "neighbours.bank",
-    }  # fmt: skip
-
-
 def test_without_labels_the_episodes_take_the_place_of_classes(make_benchmark):
     benchmark = make_benchmark(torch.arange(40) % 4, torch.arange(12) % 4, ((0, 1), (2, 3)))
     assert benchmark.test is not None

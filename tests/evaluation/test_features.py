@@ -80,13 +80,6 @@ def test_twenty_checkpoints_under_all_protocols_cost_twenty_passes(make_benchmar
     assert encoder.seen == 20 * (200 + 80)
 
 
-def test_without_test_images(make_benchmark):
-    benchmark = make_benchmark(torch.arange(20) % 4, None, ((0, 1), (2, 3)))
-    encoder = Counting()
-    features = embed_benchmark(encoder, benchmark)
-    assert features.test is None and features.bank.shape == (20, 48) and encoder.seen == 20
-
-
 def test_features_are_saved(tmp_path):
     features = Features(torch.randn(5, 3), torch.randn(2, 3))
     features.save(tmp_path / "features.safetensors")

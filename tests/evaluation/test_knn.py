@@ -18,6 +18,7 @@ from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import Features
 from osiris.evaluation.knn import Question, ask, nearest, rank, vote
+from quick import quick
 
 ALL = ProtocolConfig(protocols=PROTOCOLS)
 
@@ -31,6 +32,7 @@ def test_same_predictions_as_naive_loops(clustered, k):
     assert min(compared.values()) > 450  # nearly every query has a clear winner, so the test can fail
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_same_predictions_as_naive_loops_on_cifar(real_data, make_benchmark):
     features, benchmark = cifar_features(real_data, make_benchmark)
@@ -67,20 +69,6 @@ def test_result_does_not_depend_on_the_chunk(clustered, monkeypatch):
     monkeypatch.setattr(knn, "CHUNK_ENTRIES", 37 * len(features.bank))
     for name, ranking in rank_test_images(features, benchmark, ALL).items():
         assert torch.equal(ranking.classes, whole[name].classes), name
-
-
-def test_similarities_are_computed_once_for_all_protocols(clustered, monkeypatch):
-    features, benchmark = clustered
-    calls = []
-    original = knn.similarity_chunks
-
-    def counting(*arguments):
-        calls.append(len(arguments[0]))
-        return original(*arguments)
-
-    monkeypatch.setattr(knn, "similarity_chunks", counting)
-    rank_test_images(features, benchmark, ALL)
-    assert calls == [500]
 
 
 def test_k_larger_than_the_bank_lets_everybody_vote(clustered):
@@ -197,27 +185,10 @@ def measure(*sizes: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("queries", "dimension", "collapsed", "limit"),
-    [(1_000, 16, 0, 450), (1_000, 16, 1, 450), pytest.param(10_000, 512, 0, 1024, marks=pytest.mark.slow)],
+    quick({(1_000, 16, 1, 450)}, [(1_000, 16, 0, 450), (1_000, 16, 1, 450), (10_000, 512, 0, 1024)]),
 )
 def test_memory_is_bounded(queries, dimension, collapsed, limit):
     """A thousand queries on a bank of 50,000 are 190 MiB of similarities; 128 MiB are in memory at a time. The last
     case is CIFAR-100 with the paper's encoder."""
     extra, _ = measure(50_000, queries, dimension, collapsed)
     assert extra < limit
-
-
-@pytest.mark.slow
-def test_knn_is_a_small_part_of_an_evaluation():
-    """The paper's encoder on 60,000 images against all questions of 10,000 on 50,000; both measured on a part."""
-    import time
-
-    from osiris.data.images import ArrayImages
-    from osiris.evaluation.features import embed
-    from osiris.models import EncoderConfig, build_encoder
-
-    images = ArrayImages(np.random.default_rng(0).integers(0, 256, (256, 3, 32, 32), dtype=np.uint8))
-    start = time.perf_counter()
-    embed(build_encoder(EncoderConfig()), images, (0.5,) * 3, (0.25,) * 3)
-    embedding = (time.perf_counter() - start) * 60_000 / 256
-    _, seconds = measure(50_000, 1_000, 512, 0)
-    assert 10 * seconds < 0.1 * embedding, (10 * seconds, embedding)

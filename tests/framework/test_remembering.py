@@ -11,14 +11,12 @@ from torch.nn.functional import normalize
 
 import naive
 from osiris.errors import UserError
-from osiris.framework.composition import resolve
-from osiris.framework.config import MethodConfig
 from osiris.framework.terms import Elastic, Expert, Snapshot
 from osiris.framework.terms.elastic import normaliser
 from osiris.randomness import generator
 from osiris.training.engine import Engine
 from osiris.training.schedule import Phase, batch_indices
-from tiny import tiny_benchmark, tiny_engine, train
+from tiny import composed, tiny_benchmark, tiny_engine, train
 
 
 def elastic_of(engine: Engine) -> Elastic:
@@ -104,22 +102,8 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
         engine.model.begin_task(engine.task_context(stretch[1], 0))
 
 
-@pytest.mark.parametrize(("excess", "grows"), [(0.99, False), (1.01, True)])
-def test_the_bound_is_the_true_one(excess: float, grows: bool) -> None:
-    """SGD with momentum 0.9 on weight * F * theta^2, one coordinate."""
-    weight, rate = 100.0, 0.03
-    importance = 2 * 1.9 / (rate * 2 * weight) * excess
-    theta = torch.ones((), requires_grad=True)
-    optimiser = torch.optim.SGD([theta], lr=rate, momentum=0.9)
-    for _ in range(300):
-        optimiser.zero_grad()
-        (weight * importance * theta.square()).backward()
-        optimiser.step()
-    assert (abs(theta.item()) > 10) == grows
-
-
 def test_division_by_the_largest_entry_is_refused_at_the_published_weight() -> None:
-    method = resolve(MethodConfig(method="ewc(normaliser=max)"))
+    method = composed("ewc(normaliser=max)")
     engine, stretch = tiny_engine(method, learning_rate=0.03)
     with pytest.raises(UserError, match="ewc would diverge in task 2"):
         train(engine, stretch[:2])
@@ -179,7 +163,7 @@ def test_pocon_starts_from_f_after_the_first_task() -> None:
 
 def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
     """phi_bar <- phi, f_bar <- f, phi <- f, phi's momentum zeroed; nothing in between."""
-    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon(interval=4)")))
+    engine, stretch = tiny_engine(composed("pocon(interval=4)"))
     train(engine, stretch[:1])
     expert, past = pocon_of(engine)
     phase = stretch[1]
@@ -219,7 +203,7 @@ def snapshot_was_taken(engine: Engine) -> bool:
 
 def test_a_snapshot_at_the_last_step_is_not_taken_again_at_the_end() -> None:
     """A second one would replace the expert's snapshot by f itself."""
-    engine, stretch = tiny_engine(resolve(MethodConfig(method="pocon(interval=3)")))
+    engine, stretch = tiny_engine(composed("pocon(interval=3)"))
     train(engine, stretch[:2])
     expert, _ = pocon_of(engine)
     assert not parameters_equal(expert.expert_past.network, engine.networks.encoder)

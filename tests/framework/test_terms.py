@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 import naive
-from osiris.framework.composition import resolve
-from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ZOO, Method, find_method
 from osiris.framework.representations import Frozen
-from tiny import PAPER, Situation, situation
-
-Parts = dict[str, tuple[float, Tensor]]
-
-
-def config(**options: object) -> Method:
-    return resolve(MethodConfig(**options))  # pyright: ignore[reportArgumentType]
+from tiny import PAPER, Parts, Situation, assert_like_naive, composed, situation
 
 
 def stored(case: Situation) -> Tensor:
@@ -72,58 +64,41 @@ for _base, _past in (("osiris-r", ("replay",)), ("osiris-d", ("distil",))):
     }
 CASES |= {
     "osiris-d, positive other": (
-        config(method="osiris-d(positive=other)"),
+        composed(method="osiris-d(positive=other)"),
         lambda case: naive.osiris(case.naive(), ("distil",), positive="other"),
     ),
     "replay and distillation": (
-        config(method="osiris-d", past="replay+distil", cross_weight=0.3),
+        composed(method="osiris-d", past="replay+distil", cross_weight=0.3),
         lambda case: naive.osiris(case.naive(), ("replay", "distil"), (0.3, 0.5)),
     ),
     "cassle, symmetric": (
-        config(method="cassle", past="predict(symmetric=true)"),
+        composed(method="cassle", past="predict(symmetric=true)"),
         lambda case: naive.cassle(case.naive(), symmetric=True),
     ),
     "cassle, as in its own code": (
-        config(method="cassle", past="predict(positive=other,keep_other=true)"),
+        composed(method="cassle", past="predict(positive=other,keep_other=true)"),
         lambda case: naive.cassle(case.naive(), "other", keep_other=True),
     ),
     "er, past weight 3": (
-        config(method="er", past_weight=3.0),
+        composed(method="er", past_weight=3.0),
         lambda case: naive.er(case.naive(), 3),
     ),
 }
 
 
-def compare(case: Situation, reference: Callable[[Situation], Parts]) -> None:
-    """L, every term by name, and the gradient of every parameter."""
-    value, terms = case.values()
-    value.backward()
-    gradients = case.gradients()
-    case.model.zero_grad()
-    parts = reference(case)
-    expected = naive.total(parts)
-    expected.backward()
-    wanted = case.gradients()
-    assert set(terms) == set(parts)
-    for name, (_, part) in parts.items():
-        torch.testing.assert_close(terms[name], part, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}")
-    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
-    assert set(gradients) == set(wanted)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}")
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_equal_the_naive_ones(name: str) -> None:
     method, reference = CASES[name]
-    compare(situation(method), reference)
+    case = situation(method)
+    assert_like_naive(case, lambda: reference(case))
 
 
 @pytest.mark.parametrize("name", ["ft", "er", "er++", "lump", "cassle", "pocon", "osiris-r", "osiris-d"])
 def test_with_batch_norm(name: str) -> None:
     """One pass per view, X and Y together; frozen networks use their running statistics."""
     method, reference = CASES[name]
-    compare(situation(method, norm="bn"), reference)
+    case = situation(method, norm="bn")
+    assert_like_naive(case, lambda: reference(case))
 
 
 def test_every_method_of_the_paper_is_compared() -> None:

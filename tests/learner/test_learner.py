@@ -33,6 +33,7 @@ from osiris.training import checkpoint, loop
 from osiris.training.config import with_options
 from osiris.training.engine import Engine
 from osiris.training.presets import preset
+from quick import quick
 from tiny_runs import last_state, pictures
 
 OPTIONS: dict[str, Any] = {"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8}
@@ -63,7 +64,7 @@ def observed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("method", ["osiris-d", "der"])
+@pytest.mark.parametrize("method", quick({"osiris-d"}, ["osiris-d", "der"]))
 def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path, tmp_path: Path) -> None:
     for week in WEEKS:
         learner(tmp_path / "state", method).observe(photos / week)
@@ -134,7 +135,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     server.close()
 
 
-@pytest.mark.parametrize("moments", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moments", quick({2}, [2, 20]))
 def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, server: ForkServer) -> None:
     """SIGKILL at random moments of the second episode, until the command has ended; then the same command again."""
     first, output, counted = tmp_path / "first", tmp_path / "output", tmp_path / "counted"
@@ -199,7 +200,7 @@ def test_damaged_files_are_skipped_and_reported(
     assert learner(tmp_path / "state").status()["episodes"] == [("week", 20)]
 
 
-@pytest.mark.parametrize("episodes", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("episodes", quick({4}, [4, 50]))
 def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos: Path, tmp_path: Path) -> None:
     """Apart from the records of each episode (metrics, log, environment, observations): measured, 5.2 kB."""
     sizes, memory, tensors, state = [], [], [], tmp_path / "state"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of, swaps
+from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of
 from tiny import PAPER
 
 
@@ -43,10 +41,3 @@ def test_looks_and_order_follow_the_name():
     assert role_style("past.distil") is ROLES["past"]
     names = ["offline", "my-method", "osiris-d", "ft", "osiris-d/no-cross"]
     assert sorted(names, key=order_of) == ["ft", "osiris-d", "offline", "osiris-d/no-cross", "my-method"]
-
-
-def test_a_colour_has_one_dark_variant():
-    pairs = [(style.colour, style.dark) for style in (*METHODS.values(), *ROLES.values(), *SPARE)]
-    for (light, dark), (other_light, other_dark) in itertools.combinations(pairs, 2):
-        assert light != other_light or dark == other_dark
-    assert swaps()[METHODS["ft"].colour] == METHODS["ft"].dark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 import naive
 from osiris.data.benchmark import Benchmark, Split
 from osiris.data.images import ArrayImages
+from osiris.framework.composition import resolve
+from osiris.framework.config import MethodConfig
 from osiris.framework.methods import Method, find_method
+from osiris.framework.objectives import Objective
 from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms import StepContext
 from osiris.framework.trainable import TrainableMethod
@@ -24,22 +28,22 @@ from osiris.training.schedule import Phase, phases
 
 ENCODER = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
 PAPER = [
-    "ft",
-    "er",
-    "er+",
-    "er++",
-    "der",
-    "lump",
-    "osiris-r",
-    "ewc",
-    "cassle",
-    "pocon",
-    "osiris-d",
-    "offline",
-    "d1-only",
+    *("ft", "er", "er+", "er++", "der", "lump", "osiris-r"),
+    *("ewc", "cassle", "pocon", "osiris-d", "offline", "d1-only"),
 ]
 """The methods of the paper. Tests that hold numbers name them; the others follow the zoo, also where it grows."""
 HEADS = ProjectorConfig(projector_hidden=16, projector_output=6)
+SMALL = {"mocov2+": "mocov2+(queue_size=5)", "swav": "swav(clusters=7)"}
+OBJECTIVES = [SMALL.get(kind, kind) for kind, cls in Objective.kinds().items() if cls.__module__.startswith("osiris.")]
+
+
+Parts = dict[str, tuple[float, Tensor]]
+"""Terms by name: weight and value."""
+
+
+def composed(method: str = "osiris-d", objective: str | None = None, **options: Any) -> Method:
+    """A method as the options of the command line compose it."""
+    return resolve(MethodConfig(method, objective=objective, **options))
 
 
 def tiny_benchmark(tasks: int = 3, per_task: int = 20, size: int = 8) -> Benchmark:
@@ -163,3 +167,31 @@ def _scramble(module: nn.Module, seed: int) -> None:
         value.add_(0.3 * noise)
         if "running_var" in name or "fisher" in name:
             value.abs_().add_(0.1)
+
+
+def assert_like_naive(case: Situation, reference: Callable[[], Parts]) -> None:
+    """L, every term by name, and the gradient of every parameter."""
+    value, terms = case.values()
+    value.backward()
+    gradients = case.gradients()
+    case.model.zero_grad()
+    parts = reference()
+    expected = naive.total(parts)
+    expected.backward()
+    wanted = case.gradients()
+    assert set(terms) == set(parts) and set(gradients) == set(wanted)
+    for name, (_, part) in parts.items():
+        torch.testing.assert_close(terms[name], part, rtol=1e-8, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
+    torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-9)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}")
+
+
+def assert_same_gradients(case: Situation, **options: Any) -> None:
+    """`options` of the representations, such as a micro-batch, change no gradient."""
+    case.values()[0].backward()
+    expected = case.gradients()
+    case.model.zero_grad()
+    case.values(**options)[0].backward()
+    for key, gradient in case.gradients().items():
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-6, atol=1e-10, msg=lambda t, k=key: f"{k}: {t}")

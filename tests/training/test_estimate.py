@@ -15,7 +15,6 @@ from osiris.framework.config import MethodConfig
 from osiris.models import EncoderConfig, build_encoder
 from osiris.training import estimate, loop
 from osiris.training.config import Config
-from osiris.training.devices import available_memory
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory, encoder_flops, estimate_memory
 from osiris.training.schedule import Phase, phases
@@ -101,12 +100,6 @@ def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match="GB"):
         loop.train(config(), tmp_path / "run", quiet=True)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-
-
-def test_available_memory_is_what_the_machine_says() -> None:
-    assert available_memory(torch.device("meta")) is None
-    free = available_memory(CPU)
-    assert free is None or 0 <= free < 2**50
 
 
 @pytest.mark.parametrize("shape", [EncoderConfig(), EncoderConfig(width=8, blocks=(1, 2, 1, 1), stem="large")])

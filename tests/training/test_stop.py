@@ -108,15 +108,6 @@ def test_another_run_is_not_touched(
     assert before.keys() == after.keys()
 
 
-def test_a_directory_with_other_files_is_refused(server: ForkServer, arrays: str, tmp_path: Path) -> None:
-    home, output = tmp_path / "home", tmp_path / "output"
-    home.mkdir()
-    (home / "thesis.tex").write_text("years of work")
-    assert server.run("command", output, arguments=arguments(arrays, home, "ft")) == 2
-    assert "thesis.tex" in output.read_text()
-    assert sorted(path.name for path in home.iterdir()) == [".lock", "thesis.tex"]
-
-
 def test_a_refused_start_leaves_the_directory_free(server: ForkServer, arrays: str, tmp_path: Path) -> None:
     """A mistake in one flag must not make the corrected command a `different run`."""
     run, output = tmp_path / "run", tmp_path / "output"
