@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import hypothesis
 import pytest
@@ -125,7 +126,7 @@ def test_new_terms_join_the_space_of_their_role() -> None:
 
 
 def test_an_open_weight_is_each_terms_own() -> None:
-    def past_weights(**chosen: object) -> list[float]:
+    def past_weights(**chosen: Any) -> list[float]:
         return [weight for name, _, weight in composed(**chosen).weighted(20) if name.startswith("past")]
 
     assert past_weights(method="ewc") == [100]
