@@ -35,7 +35,7 @@ def test_every_combination_once_seed_after_seed():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"memory_size": "40", "learning_rate": "0.05"},
+        {"memory_size": "40", "learning_rate": "0.05", "k": "3"},
         {"norm": "bn", "blocks": "1 1 1 1"},
         {"compile": "true"},
         {"init": "w.pt"},
