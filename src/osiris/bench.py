@@ -25,8 +25,8 @@ from osiris.data.benchmarks import load_benchmark
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import embed_benchmark
 from osiris.framework import losses
+from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method
-from osiris.framework.representations import Passes
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
 from osiris.randomness import generator
 from osiris.training.config import Config, LearningConfig
@@ -182,10 +182,9 @@ def step(repeats: int) -> list[Row]:
 
 def _step_ratio(config: Config, repeats: int) -> float:
     engine, phase = second_task("osiris-d", config)
-    size, passes = config.learning.view_size or 32, Passes()
-    engine.step(phase, 0, passes)
-    trained, all_views = sum(passes.backward.values()), sum(passes.forward.values())
-    live, frozen = torch.randn(trained, 3, size, size), torch.randn(all_views - trained, 3, size, size)
+    size, cost, images = config.learning.view_size or 32, later_cost(engine.method), engine.step(phase, 0).images
+    live = torch.randn(round(images * cost.backward), 3, size, size)
+    frozen = torch.randn(round(images * cost.frozen), 3, size, size)
     encoder = engine.networks.encoder
 
     def bare() -> None:

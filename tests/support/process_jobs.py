@@ -68,7 +68,7 @@ def build(
 def in_double(engine: Engine) -> Engine:
     """Networks, terms and images in float64: differences are then mistakes, not rounding."""
     engine.model.double()
-    engine.optimiser = build_optimiser([engine.model], engine.config.learning)
+    engine.optimiser = build_optimiser(engine.model, engine.config.learning)
     two_views = engine.two_views
     engine.two_views = lambda *given: two_views(*given).double()  # pyright: ignore[reportAttributeAccessIssue]
     return engine

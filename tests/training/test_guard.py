@@ -63,7 +63,7 @@ def test_a_bad_step_changes_nothing(optimiser: str, norm: str, step: int, value:
     bad_at(Contrast, 0, step, value)
     engine, (phase, *_) = build(MethodConfig("der"), norm)
     settings = replace(engine.config.learning, optimiser=optimiser)  # pyright: ignore[reportArgumentType]
-    engine.optimiser = build_optimiser([engine.model], settings)
+    engine.optimiser = build_optimiser(engine.model, settings)
     for before in range(step):
         assert bool(engine.step(phase, before).finite)
     kept = everything(engine)

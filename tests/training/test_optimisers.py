@@ -61,7 +61,7 @@ def test_steps_are_those_of_the_formula(name: Any, naive: type[Sgd], momentum: f
     """Weight decay acts on tensors with more than one dimension only, whatever the optimiser."""
     config = LearningConfig(optimiser=name, learning_rate=0.1, momentum=momentum, weight_decay=0.3)
     module = nn.Linear(3, 4).double()
-    optimiser = build_optimiser([module], config)
+    optimiser = build_optimiser(module, config)
     references = [(parameter, naive(config)) for parameter in module.parameters()]
     random = torch.Generator().manual_seed(0)
     for _ in range(STEPS):
@@ -78,7 +78,7 @@ def test_muon_steps_filters_along_an_orthogonal_matrix_and_keeps_their_norm() ->
     """Singular values of a step lie near 1 (three iterations reach 0.5 to 1.3); the rest is AdamW at 1/50 the rate."""
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3, bias=False))
     config = LearningConfig(optimiser="muon", learning_rate=0.1, momentum=0.6, weight_decay=0.0)
-    optimiser = build_optimiser([module], config)
+    optimiser = build_optimiser(module, config)
     set_learning_rate(optimiser, 0.1)
     before = [parameter.detach().clone() for parameter in module.parameters()]
     for parameter in module.parameters():
@@ -94,7 +94,7 @@ def test_muon_steps_filters_along_an_orthogonal_matrix_and_keeps_their_norm() ->
 def test_frozen_parameters_are_left_out(name: Any) -> None:
     module = nn.Linear(3, 4)
     module.weight.requires_grad_(False)
-    optimiser = build_optimiser([module], LearningConfig(optimiser=name))
+    optimiser = build_optimiser(module, LearningConfig(optimiser=name))
     assert [p is module.bias for group in optimiser.param_groups for p in group["params"]] == [True]
 
 

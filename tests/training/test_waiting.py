@@ -26,8 +26,8 @@ NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d",
 def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first and the second task; the fused optimisers refuse the meta device, so LARS stands in for them."""
 
-    def build(modules: Any, settings: Any) -> LARS:
-        return LARS([p for module in modules for p in module.parameters() if p.requires_grad], 0.1)
+    def build(model: Any, settings: Any) -> LARS:
+        return LARS([p for p in model.parameters() if p.requires_grad], 0.1)
 
     monkeypatch.setattr(engine_module, "build_optimiser", build)
     settings = with_learning(config(norm=norm), memory_size=16)
@@ -45,8 +45,8 @@ def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.
 def _without_autocast(engine: Engine) -> Any:
     """autocast does not know the meta device."""
 
-    def represent(views: Any, counts: Any, encode: Any = ("X",), passes: Any = None) -> Any:
+    def represent(views: Any, counts: Any, encode: Any = ("X",)) -> Any:
         as_is = lambda: torch.autocast("cpu", enabled=False)  # noqa: E731
-        return engine_module.Representations(engine.networks, views, counts, encode, None, as_is, passes)
+        return engine_module.Representations(engine.networks, views, counts, encode, None, as_is)
 
     return represent

@@ -6,6 +6,7 @@ A trained encoder should beat all of them. They depend on the data and the proto
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -93,36 +94,26 @@ def measure(
     return Baseline(protocols=accuracies, task_level=task_level.accuracy)
 
 
-class PixelFeatures(nn.Module):
-    """Base of features that are computed from pixels in [0, 1], which it recovers from normalised images."""
+class Pixels(nn.Module):
+    """The pixels in [0, 1], which it recovers from normalised images; `centred`: the normalised pixels themselves."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, benchmark: Benchmark) -> None:
+    def __init__(self, benchmark: Benchmark, centred: bool = False) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor(benchmark.mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(benchmark.std).view(1, 3, 1, 1))
+        mean, std = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)) if centred else (benchmark.mean, benchmark.std)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
     def pixels(self, images: Tensor) -> Tensor:
         return reduced(images * self.std + self.mean)
-
-
-class Pixels(PixelFeatures):
-    """The pixels themselves."""
 
     def forward(self, images: Tensor) -> Tensor:
         return self.pixels(images).flatten(1)
 
 
-class CentredPixels(PixelFeatures):
-    """The normalised pixels, which are the input of every encoder."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return reduced(images).flatten(1)
-
-
-class Patches(PixelFeatures):
+class Patches(Pixels):
     """256 whitened random 6x6 patches as filters, soft threshold, means over 2x2 quadrants (Coates and Ng 2011).
 
     Every patch of an image is normalised to zero mean and unit contrast, then whitened; its features are its
@@ -174,7 +165,7 @@ def reduced(images: Tensor) -> Tensor:
 
 ENCODERS: dict[str, Callable[[Benchmark], nn.Module]] = {
     "pixels": Pixels,
-    "pixels-centred": CentredPixels,
+    "pixels-centred": partial(Pixels, centred=True),
     "patches": Patches,
 }
 assert tuple(ENCODERS) == BASELINES

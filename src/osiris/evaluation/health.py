@@ -102,13 +102,9 @@ def collapsed(numbers: Health) -> str | None:
     """
     spread, rank, dimension = numbers.spread, numbers.effective_rank, numbers.dimension
     if spread < COLLAPSED_SPREAD:
-        return (
-            f"the representation has collapsed: features of different images are almost the same (spread {spread:.3f},"
-            f" below {COLLAPSED_SPREAD}). Lower the learning rate or check that the loss has negatives."
-        )
-    if dimension >= 16 and rank < COLLAPSED_RANK:
-        return (
-            f"the representation has collapsed to {rank:.1f} effective dimensions of {dimension}."
-            " Lower the learning rate or check that the loss has negatives."
-        )
-    return None
+        how = f": features of different images are almost the same (spread {spread:.3f}, below {COLLAPSED_SPREAD})"
+    elif dimension >= 16 and rank < COLLAPSED_RANK:
+        how = f" to {rank:.1f} effective dimensions of {dimension}"
+    else:
+        return None
+    return f"the representation has collapsed{how}. Lower the learning rate or check that the loss has negatives."

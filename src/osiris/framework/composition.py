@@ -47,7 +47,8 @@ def resolve(config: MethodConfig) -> Method:
         method = _with_option(method, option, value)
         changes.append(f"{option}={value}")
     if config.objective is not None:
-        method = replace(method, objective=parse_objective(config.objective))
+        kind, _, options = split(config.objective, "objective")
+        method = replace(method, objective=from_dict(Objective, {"kind": kind, **options}))
         changes += [f"objective={config.objective}"] if config.objective != "ntxent" else []
     for flag, field, used in (
         ("cross_weight", "cross_weight", bool(method.cross)),
@@ -75,12 +76,6 @@ def _with_option(method: Method, option: str, text: str) -> Method:
         known = dict.fromkeys(name for term in method.terms for name in term.options)
         raise unknown(f"option of {method.name}", option, known)
     return method.with_option(option, values[0])
-
-
-def parse_objective(text: str) -> Objective:
-    """`barlow(scale=0.025)`."""
-    name, _, options = split(text, "objective")
-    return from_dict(Objective, {"kind": name, **options})
 
 
 def parse_terms(text: str, space: str) -> tuple[Term, ...]:

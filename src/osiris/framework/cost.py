@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from osiris.framework.methods import Method
-from osiris.framework.representations import Passes
+from osiris.framework.representations import Frozen
 from osiris.framework.tracing import IMAGES, Scene, one_thread
 from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
@@ -47,13 +47,17 @@ FT = Cost(forward=2, backward=2)
 @one_thread()
 def measure_cost(method: Method) -> dict[str, Cost]:
     """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`. Without the Fisher pass of ewc."""
-    scene, passes = Scene(method), Passes()
-    scene.loss(passes)
-    names = {"live": "f", "past": "f*", "frozen": "frozen", "other": "expert"}
-    costs = {}
-    for key, images in passes.forward.items():
-        encoder, _, source = key.partition(":")
-        costs[f"{names[encoder]}: {source}"] = Cost(images / IMAGES, passes.backward.get(key, 0) / IMAGES)
+    scene = Scene(method)
+    rep, context = scene.represent()
+    scene.model(rep, context)
+    named = {scene.networks.encoder: "f"}
+    named |= {frozen: "f*" for name, frozen in scene.networks.past.items() if name == "encoder"}
+    costs: dict[str, Cost] = {}
+    for (source, encoder, heads), features in rep.local.items():
+        if not heads:
+            key = f"{named.get(encoder, 'frozen' if isinstance(encoder, Frozen) else 'expert')}: {source}"
+            before, views = costs.get(key, Cost(0, 0)), 2 * features.shape[1] / IMAGES
+            costs[key] = Cost(before.forward + views, before.backward + views * features.requires_grad)
     return costs
 
 

@@ -130,17 +130,8 @@ class Networks(nn.Module):
             frozen.update(self.encoder if name == "encoder" else self.heads[name])
 
 
-class Passes:
-    """Counts the images that pass through each encoder: the measured cost of a method."""
-
-    def __init__(self) -> None:
-        self.forward: dict[str, int] = {}
-        self.backward: dict[str, int] = {}
-
-    def count(self, encoder: str, inputs: str, images: int, gradient: bool) -> None:
-        for table in [self.forward] + ([self.backward] if gradient else []):
-            key = f"{encoder}:{inputs}"
-            table[key] = table.get(key, 0) + images
+Key = tuple[str, nn.Module, tuple[nn.Module, ...]]
+"""Input, encoder, chain of heads."""
 
 
 class Representations:
@@ -154,16 +145,16 @@ class Representations:
         encode: tuple[str, ...] | None = None,
         micro_batch: int | None = None,
         autocast: Callable[[], torch.autocast] | None = None,
-        passes: Passes | None = None,
     ) -> None:
         """`views`: the rows of this process for every input, [2, n, 3, H, W]; `counts`: their global numbers of images;
         `encode`: the inputs that the live encoder must see (default: all)."""
         self.networks, self.views = networks, dict(views)
         self.counts = {name: views.shape[1] for name, views in self.views.items()} if counts is None else dict(counts)
-        self.micro_batch, self.autocast, self.passes = micro_batch, autocast, passes
-        self.requests: list[tuple[str, nn.Module, tuple[nn.Module, ...]]] = []
-        """(input, encoder, heads) of every call, for tracing."""
-        self._local: dict[Key, Tensor] = {}
+        self.micro_batch, self.autocast = micro_batch, autocast
+        self.requests: list[Key] = []
+        """Of every call, for tracing."""
+        self.local: dict[Key, Tensor] = {}
+        """Outputs of the last head for the rows of this process, [2, n, d]."""
         self._raw: dict[Key, Tensor] = {}
         self._normalised: dict[Key, Tensor] = {}
         names = tuple(self.views) if encode is None else encode
@@ -172,7 +163,7 @@ class Representations:
 
     def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
-        key = _key(name, self._encoder(encoder), self._heads(head))
+        key = name, self._encoder(encoder), self._heads(head)
         raw = self.raw(name, head, encoder)
         if key not in self._normalised:
             self._normalised[key] = normalise(raw)
@@ -180,49 +171,41 @@ class Representations:
 
     def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """As a call, without normalisation; in float32 or better."""
-        module, heads = self._encoder(encoder), self._heads(head)
-        self.requests.append((name, module, heads))
-        key = _key(name, module, heads)
+        key = name, self._encoder(encoder), self._heads(head)
+        self.requests.append(key)
         if key not in self._raw:
-            local = self._outputs(name, heads, module)
+            local = self._outputs(*key)
             wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
             self._raw[key] = gather(wide, self.counts[name], dim=1)
         return self._raw[key]
 
-    def _outputs(self, name: str, heads: tuple[nn.Module, ...], encoder: nn.Module) -> Tensor:
-        """Outputs of the last head for the rows of this process, [2, n, d]."""
-        key = _key(name, encoder, heads)
-        if key in self._local:
-            return self._local[key]
+    def _outputs(self, name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Tensor:
+        """`local`, computed when it is first used."""
+        key = name, encoder, heads
+        if key in self.local:
+            return self.local[key]
         names = self._together(name, heads[0] if heads else encoder)
         if not heads:  # encoders other than the live one run on demand
             self._encode(encoder, names)
-            return self._local[key]
+            return self.local[key]
         *before, last = heads
         if isinstance(last, BothViews) or not any(isinstance(layer, BatchNorm) for layer in last.modules()):
-            rows = self._outputs(name, tuple(before), encoder)
+            rows = self._outputs(name, encoder, tuple(before))
             with self._cast():
-                self._local[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
-            return self._local[key]
-        parts = [self._outputs(other, tuple(before), encoder) for other in names]
+                self.local[key] = last(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+            return self.local[key]
+        parts = [self._outputs(other, encoder, tuple(before)) for other in names]
         with self._cast():  # batch statistics belong to one view of all inputs
             outputs = torch.stack([last(view) for view in torch.cat(parts, dim=1)])
         for other, part in zip(names, outputs.split([part.shape[1] for part in parts], dim=1)):
-            self._local[_key(other, encoder, heads)] = part
-        return self._local[key]
+            self.local[other, encoder, heads] = part
+        return self.local[key]
 
     def _together(self, name: str, module: nn.Module) -> tuple[str, ...]:
         """The inputs that go through a module with `name`: all inputs of the space g for g and moving averages."""
         shared = (isinstance(module, Average) and not module.alone) or module is self.networks.heads["g"]
         names = tuple(other for other in self.networks.together if other in self.views)
         return names if shared and name in names else (name,)
-
-    def _label(self, encoder: nn.Module) -> str:
-        if encoder is self.networks.encoder:
-            return "live"
-        if "encoder" in self.networks.past and encoder is self.networks.past["encoder"]:
-            return "past"
-        return "frozen" if isinstance(encoder, Frozen) else "other"
 
     def _encode(self, encoder: nn.Module, names: tuple[str, ...]) -> None:
         """One pass over the union of some inputs; with BatchNorm one pass for each view."""
@@ -234,9 +217,7 @@ class Representations:
         else:
             features = torch.stack(self._run(encoder, torch.cat(per_view)).chunk(2))
         for name, part in zip(names, features.split(sizes, dim=1)):
-            self._local[_key(name, encoder, ())] = part
-            if self.passes is not None:
-                self.passes.count(self._label(encoder), name, 2 * part.shape[1], part.requires_grad)
+            self.local[name, encoder, ()] = part
 
     def _run(self, encoder: nn.Module, images: Tensor) -> Tensor:
         with self._cast():
@@ -293,10 +274,3 @@ class Unit(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         return normalise(vectors)
-
-
-Key = tuple[str, int, tuple[int, ...]]
-
-
-def _key(name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Key:
-    return name, id(encoder), tuple(id(head) for head in heads)

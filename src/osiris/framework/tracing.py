@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from osiris.framework.methods import Method
 from osiris.framework.objectives import Objective
-from osiris.framework.representations import Frozen, Networks, Passes, Representations
+from osiris.framework.representations import Frozen, Networks, Representations
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
@@ -96,14 +96,14 @@ class Scene:
                 inputs = value.numel() / (len(value) if value.ndim else 1)
                 value.copy_(torch.randn(value.shape, generator=random, dtype=torch.float64) / inputs**0.5)
 
-    def represent(self, passes: Passes | None = None) -> tuple[Representations, StepContext]:
+    def represent(self) -> tuple[Representations, StepContext]:
         replayed = self.model.replayed(1, IMAGES)
         context = StepContext(self.model.memory, torch.arange(replayed), seed=0, task=1, step=0)
         views = self.model.make(self.views if replayed else {X: self.views[X]}, context)
-        return Representations(self.networks, views, encode=self.model.inputs(1), passes=passes), context
+        return Representations(self.networks, views, encode=self.model.inputs(1)), context
 
-    def loss(self, passes: Passes | None = None) -> Tensor:
-        return self.model(*self.represent(passes))[0]
+    def loss(self) -> Tensor:
+        return self.model(*self.represent())[0]
 
     def trained(self) -> dict[str, list[nn.Parameter]]:
         """The parameters of the networks that are trained, by symbol."""

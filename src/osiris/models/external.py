@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,13 +23,8 @@ Architecture = dict[str, Any]
 """What a checkpoint records besides the name, JSON-ready: the config of a pretrained model, or a constructor's name."""
 
 
-@dataclass(frozen=True)
-class _Registered:
-    build: Callable[[], nn.Module]
-    constructor: str
-
-
-_registered: dict[str, _Registered] = {}
+_registered: dict[str, tuple[Callable[[], nn.Module], str]] = {}
+"""Name -> function that builds it, and the name of its constructor."""
 
 
 def register_encoder(encoder: nn.Module | Callable[[], nn.Module], name: str | None = None) -> str:
@@ -53,7 +47,7 @@ def register_encoder(encoder: nn.Module | Callable[[], nn.Module], name: str | N
         raise UserError(f"{name!r} is not a name for an encoder; use letters, digits, - and _.")
     place = getattr(constructor, "__module__", "?"), getattr(constructor, "__qualname__", type(constructor).__name__)
     build = partial(copy.deepcopy, copy.deepcopy(encoder)) if isinstance(encoder, nn.Module) else encoder
-    _registered[f"own:{name}"] = _Registered(build, ".".join(place))
+    _registered[f"own:{name}"] = build, ".".join(place)
     return f"own:{name}"
 
 
@@ -73,7 +67,7 @@ def build_external(name: str, architecture: Architecture | None = None) -> nn.Mo
 
         module = load_pretrained(name) if architecture is None else rebuild(name, architecture)
     elif name in _registered:
-        module = _registered[name].build()
+        module = _registered[name][0]()
         if not isinstance(module, nn.Module):
             raise UserError(f"{name}: the function returned {type(module).__name__}, not a torch.nn.Module.")
     else:
@@ -93,7 +87,7 @@ def architecture_of(name: str | None, encoder: nn.Module) -> Architecture:
         architecture = encoder.architecture
         assert isinstance(architecture, dict)
         return architecture
-    return {"constructor": _registered[name].constructor}
+    return {"constructor": _registered[name][1]}
 
 
 def with_global_batch_norm(module: nn.Module) -> nn.Module:

@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osiris import processes
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import write_atomically
@@ -123,11 +122,6 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         reasons = " ".join(str(error) for error in damage)
         raise UserError(f"{reasons} No checkpoint in {folder} can be read; remove the run directory to start again.")
     return None
-
-
-def load_for_all(folder: Path) -> dict[str, Any] | None:
-    """`load_state` by the first process, for all of them: they agree on one state without a common file system."""
-    return processes.broadcast(processes.on_first(load_state, folder))
 
 
 def read_state(path: Path) -> dict[str, Any]:

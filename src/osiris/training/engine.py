@@ -18,7 +18,7 @@ from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.files import load_tensors
 from osiris.framework.methods import Method
-from osiris.framework.representations import Passes, Representations
+from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.framework.trainable import TrainableMethod
 from osiris.models import EncoderConfig, build_encoder, feature_count
@@ -85,7 +85,7 @@ class Engine:
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
         self.model = build_model(config, method, benchmark, architecture).to(device)
         self.networks, self.memory = self.model.networks, self.model.memory
-        self.optimiser = build_optimiser([self.model], config.learning)
+        self.optimiser = build_optimiser(self.model, config.learning)
         self.two_views = TwoViews(
             benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
         )
@@ -100,7 +100,7 @@ class Engine:
             # Dynamic from the start: one kernel for all batch sizes, whichever a resumed run sees first.
             self.networks.encoder.compile(dynamic=True)
 
-    def step(self, phase: Phase, step: int, passes: Passes | None = None) -> StepResult:
+    def step(self, phase: Phase, step: int) -> StepResult:
         """Read memory, make views, embed once, sum the terms, update, then offer X to the memory.
 
         The host takes all decisions and the device computes, so the host never waits for a result.
@@ -113,14 +113,15 @@ class Engine:
             self.benchmark.train.images.prefetch(following[processes.share(len(following))])
         slots = self._read_slots(len(indices), task, step)
         context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, len(indices))
-        views = {X: self._views_of_x(images, len(indices), task, step)}
+        views = {X: self._views(images, len(indices), "augment.x", task, step)}
         if slots is not None:
-            views[Y] = self._views_of_y(slots, task, step)
+            replayed = self.memory.read(slots[processes.share(len(slots))])
+            views[Y] = self._views(replayed, len(slots), "augment.y", task, step)
         views = self.model.make(views, context)
         counts = self.model.counts(task, len(indices), 0 if slots is None else len(slots))
         statistics = [statistic.clone() for statistic in self.running_statistics]
         with self._dropout(task, step):
-            rep = self.represent(views, counts, self.model.inputs(task), passes)
+            rep = self.represent(views, counts, self.model.inputs(task))
             loss, values = self.model(rep, context)
         fields, rewritten = self._fields(rep, context)
         finite, norm = self._update(loss, phase, step)
@@ -150,14 +151,10 @@ class Engine:
         return stored, self.model.rewritten(rep, context)
 
     def represent(
-        self,
-        views: dict[str, Tensor],
-        counts: dict[str, int],
-        encode: tuple[str, ...] = (X,),
-        passes: Passes | None = None,
+        self, views: dict[str, Tensor], counts: dict[str, int], encode: tuple[str, ...] = (X,)
     ) -> Representations:
         micro_batch = self.config.engine.micro_batch
-        return Representations(self.networks, views, counts, encode, micro_batch, self.autocast, passes)
+        return Representations(self.networks, views, counts, encode, micro_batch, self.autocast)
 
     def autocast(self) -> torch.autocast:
         precision = self.config.engine.precision
@@ -175,14 +172,10 @@ class Engine:
         """This process' share of the images of a global batch, on the device."""
         return upload(self.benchmark.train.images.take(indices[processes.share(len(indices))]), self.device)
 
-    def _views_of_x(self, images: Tensor, count: int, task: int, step: int, purpose: str = "augment.x") -> Tensor:
+    def _views(self, images: Tensor, count: int, purpose: str, task: int, step: int) -> Tensor:
+        """Two views of this process' share of a global batch of `count` images."""
         key = generator(self.config.seed, purpose, task, step)
         return self.two_views(images, key, processes.share(count), count)
-
-    def _views_of_y(self, slots: Tensor, task: int, step: int) -> Tensor:
-        rows = processes.share(len(slots))
-        key = generator(self.config.seed, "augment.y", task, step)
-        return self.two_views(self.memory.read(slots[rows]), key, rows, len(slots))
 
     def _update(self, loss: Tensor, phase: Phase, step: int) -> tuple[Tensor, Tensor]:
         """Backward, average over processes, step. The device skips a step that is not finite (see optimisers.py)."""
@@ -250,7 +243,7 @@ class Engine:
         full = max(1, len(phase.indices) // phase.batch_size)
         for step in range(full):
             indices = batch_indices(phase, self.config.seed, step, f"{purpose}.order")[: phase.batch_size]
-            views = self._views_of_x(self._take(indices), len(indices), phase.task, step, f"{purpose}.augment")
+            views = self._views(self._take(indices), len(indices), f"{purpose}.augment", phase.task, step)
             yield self.represent({X: views}, {X: len(indices)})
 
     def state(self) -> dict[str, Any]:

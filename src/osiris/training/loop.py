@@ -115,7 +115,8 @@ def train(
 
 def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | None]:
     """(the state to continue from, the metrics of a finished run)"""
-    state = checkpoint.load_for_all(directory.checkpoints)
+    # The first process reads for all of them: they agree on one state, and need no common file system.
+    state = processes.broadcast(processes.on_first(checkpoint.load_state, directory.checkpoints))
     digests = None if state is None else state["files"]
     metrics = processes.on_first(finished_metrics, directory, digests)
     if directory.owner and state is None and metrics is None and directory.log.exists():

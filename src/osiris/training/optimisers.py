@@ -22,10 +22,10 @@ ITERATIONS, COEFFICIENTS = 3, (3.4445, -4.7750, 2.0315)
 """Of the Newton-Schulz iteration, as tuned by its authors."""
 
 
-def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> torch.optim.Optimizer:
-    modules = list(modules)
-    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
-    constant = constant_rate(modules)
+def build_optimiser(model: nn.Module, config: LearningConfig) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    objectives = [part for part in model.modules() if isinstance(part, Objective)]
+    constant = {p for part in objectives for name in part.constant_rate for p in part.get_submodule(name).parameters()}
     groups = [
         {"params": chosen, "weight_decay": config.weight_decay if matrices else 0.0, "constant": fixed}
         for fixed in (False, True)
@@ -44,12 +44,6 @@ def build_optimiser(modules: Iterable[nn.Module], config: LearningConfig) -> tor
         for parameter in parameters:
             optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimiser
-
-
-def constant_rate(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """The parameters whose learning rate follows no schedule: the predictor of SimSiam."""
-    parts = [part for module in modules for part in module.modules() if isinstance(part, Objective)]
-    return {p for part in parts for name in part.constant_rate for p in part.get_submodule(name).parameters()}
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float, constant: float | None = None) -> None:
@@ -80,11 +74,12 @@ class Gated(torch.optim.Optimizer):
         """Step one parameter; where `fine` is 0, change nothing."""
         raise NotImplementedError
 
-    def momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        return state["momentum_buffer"]
+    def momentum(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> Tensor:
+        """The momentum after this step; where `fine` is 0, the stored one stays as it is."""
+        stored = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+        updated = group["momentum"] * stored + gradient
+        stored.copy_(torch.where(fine > 0, updated, stored))
+        return updated
 
 
 class LARS(Gated):
@@ -99,9 +94,7 @@ class LARS(Gated):
             sizes = parameter.norm(), gradient.norm()
             ratio = group["trust"] * sizes[0] / (sizes[1] + 1e-12)
             gradient = gradient * torch.where((sizes[0] > 0) & (sizes[1] > 0), ratio, torch.ones_like(ratio))
-        momentum = self.momentum(parameter)
-        updated = group["momentum"] * momentum + gradient
-        momentum.copy_(torch.where(fine > 0, updated, momentum))
+        updated = self.momentum(parameter, gradient, fine, group)
         parameter.sub_(torch.where(fine > 0, group["lr"] * updated, torch.zeros_like(updated)))
 
 
@@ -152,9 +145,7 @@ class Muon(Gated):
         step(parameter, torch.nan_to_num(gradient, 0.0, 0.0, 0.0), fine, group)
 
     def _step_filters(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
-        momentum = self.momentum(parameter)
-        updated = group["momentum"] * momentum + gradient
-        momentum.copy_(torch.where(fine > 0, updated, momentum))
+        updated = self.momentum(parameter, gradient, fine, group)
         direction = orthogonalise((gradient + group["momentum"] * updated).flatten(1)).view_as(parameter)
         stepped = parameter * (len(parameter) ** 0.5 / (parameter.norm() + 1e-7)) - group["lr"] * direction
         parameter.copy_(torch.where(fine > 0, stepped, parameter))

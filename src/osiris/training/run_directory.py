@@ -13,7 +13,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from osiris.console import warn
@@ -84,7 +83,7 @@ class RunDirectory:
                     ) from None
                 time.sleep(0.2)
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             os.truncate(self._lock, 0)
             os.close(self._lock)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,11 @@ class RunFiles:
         self.digests: dict[str, str] = {}
         """By path in the run directory."""
 
-    def _record(self, path: Path) -> None:
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[Path]:
+        """A file that is written inside; its digest is recorded."""
+        self.directory.require_present()
+        yield path
         self.digests[path.relative_to(self.directory.path).as_posix()] = file_digest(path)
 
     def write_state(self, position: Position, log_position: int) -> None:
@@ -88,7 +94,6 @@ class RunFiles:
 
     def write_weights(self, task: int) -> None:
         """f, g and h after a task."""
-        self.directory.require_present()
         config, benchmark = self.engine.config, self.engine.benchmark
         metadata = {
             "encoder": to_dict(config.encoder),
@@ -99,22 +104,18 @@ class RunFiles:
             "image_size": benchmark.train.images.shape[1],
             "task": task,
         }
-        path = self.directory.weights(task)
-        checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
-        self._record(path)
+        with self._writing(self.directory.weights(task)) as path:
+            checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
 
     def write_task_evaluation(self, name: str, features: Features, evaluation: Evaluation) -> None:
-        self.directory.require_present()
         keep = self.engine.config.evaluation.keep_features
-        write_evaluation(self.directory.evaluation, name, features, evaluation, keep)
-        self._record(self.directory.evaluation / f"{name}.json")
+        with self._writing(self.directory.evaluation / f"{name}.json"):
+            write_evaluation(self.directory.evaluation, name, features, evaluation, keep)
 
     def write_curve_point(self, name: str, where: dict[str, int], evaluation: Evaluation) -> None:
         """An evaluation between two steps."""
-        self.directory.require_present()
-        path = self.directory.evaluation / f"{name}.json"
-        write_json(path, where | evaluation.numbers.plain())
-        self._record(path)
+        with self._writing(self.directory.evaluation / f"{name}.json") as path:
+            write_json(path, where | evaluation.numbers.plain())
 
     def repair_evaluations(self, possible: bool) -> None:
         """Compute damaged or missing evaluations of earlier tasks again from their weights; `possible`: the images of
@@ -133,8 +134,8 @@ class RunFiles:
                 encoder.load_state_dict(encoder_weights(load_tensors(weights)[0]))
                 features = embed_benchmark(encoder, engine.benchmark, engine.device)
                 evaluation = evaluate_encoder(engine, encoder, features)
-                write_evaluation(self.directory.evaluation, path.stem, features, evaluation, False)
-                self._record(path)
+                with self._writing(path):
+                    write_evaluation(self.directory.evaluation, path.stem, features, evaluation, False)
             else:
                 raise UserError(
                     f"{path} is damaged or missing, and {weights}, from which it could be computed again, is too. "
@@ -157,9 +158,8 @@ class RunFiles:
             [read_record(folder / name, CurveScores) for name in names if "/curve-" in name],
             config.preset,
         )
-        self.directory.require_present()
-        write_record(self.directory.metrics, metrics)
-        self._record(self.directory.metrics)
+        with self._writing(self.directory.metrics) as path:
+            write_record(path, metrics)
         return metrics
 
 
