@@ -72,6 +72,14 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested objects as one: `{"learning": {"epochs": 2}}` becomes `{"learning.epochs": 2}`."""
+    entries: dict[str, Any] = {}
+    for name, value in record.items():
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return entries
+
+
 def file_digest(path: Path) -> str:
     """Hexadecimal BLAKE2 digest of a file's bytes."""
     with path.open("rb") as file:

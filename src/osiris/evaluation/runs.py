@@ -16,6 +16,7 @@ from osiris.errors import UserError
 from osiris.evaluation.metrics_file import Baselines, RunMetrics, read_metrics, read_record
 from osiris.evaluation.statistics import mean
 from osiris.evaluation.untrusted import harmless, read_received, shortened
+from osiris.files import flat
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,7 +89,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         """config.json, flat: `learning.epochs`."""
         record = read_received(self.path / "config.json", dict)
-        return _flat(record.get("config", record))
+        return flat(record.get("config", record))
 
     @cached_property
     def composition(self) -> Method | None:
@@ -270,10 +271,3 @@ def _find(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [file for inner in sorted(folder.iterdir()) if inner.is_dir() for file in _find(inner)]
-
-
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

@@ -15,6 +15,7 @@ from osiris.cores import core_count
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError, unknown
 from osiris.evaluation.config import ProtocolConfig
+from osiris.files import flat
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
@@ -166,15 +167,10 @@ def from_dict(record: Any, kind: type[T] = Config, strict: bool = True) -> T:
         problem, _, place = str(error).partition(" - at `$")
         name = place.strip(".`") or "the config"
         raise UserError(f"{name}: {problem.rstrip('.')}. `osiris train --help` lists the possible values.") from None
-    unknown_fields = sorted(_flat_names(record) - _flat_names(to_dict(config)))
+    unknown_fields = sorted(flat(record).keys() - flat(to_dict(config)).keys())
     if unknown_fields:
         raise UserError(
             f"this version of osiris does not know the field {unknown_fields[0]}. Remove it, or use the version of "
             "osiris that wrote the file."
         )
     return config
-
-
-def _flat_names(record: dict[str, Any]) -> set[str]:
-    nested = {name: _flat_names(value) for name, value in record.items() if isinstance(value, dict)}
-    return set(record) | {f"{name}.{inner}" for name, inners in nested.items() for inner in inners}

@@ -17,7 +17,7 @@ from typing import Any
 
 from osiris.console import warn
 from osiris.errors import UserError
-from osiris.files import read_json, write_json
+from osiris.files import flat, read_json, write_json
 from osiris.training.config import Config, from_dict, to_dict
 
 MAY_CHANGE = {
@@ -147,11 +147,8 @@ def refuse_links_to_elsewhere(path: Path) -> None:
 
 def settings(config: Config) -> dict[str, Any]:
     """The config, flat, without what may change when a run is continued."""
-    flat: dict[str, Any] = {}
-    for name, value in to_dict(config).items():
-        parts = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-        flat.update({key: item for key, item in parts.items() if key.rpartition(".")[2] not in MAY_CHANGE})
-    return flat
+    entries = flat(to_dict(config)).items()
+    return {name: value for name, value in entries if name.rpartition(".")[2] not in MAY_CHANGE}
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
