@@ -101,4 +101,4 @@ def write_tables() -> None:
 
     from osiris.files import write_text
 
-    write_text(TABLES, msgspec.json.format(msgspec.json.encode(measured_tables(Args())), indent=1).decode() + "\n")
+    write_text(TABLES, msgspec.json.encode(measured_tables(Args())).decode() + "\n")
