@@ -58,7 +58,10 @@ def test_every_command_has_help_with_examples_and_without_torch():
 def test_help_of_train_shows_every_flag_of_its_examples(capsys):
     with pytest.raises(SystemExit):
         train_command.parse(["--help"])
-    examples, _, options = capsys.readouterr().out.partition("-h, --help")
+    text = capsys.readouterr().out
+    assert not re.search(r"default:\s*(None|False|\))|\{None\}\||--no-no-", text), "says nothing"
+    assert "(default: osiris-d)" in text
+    examples, _, options = text.partition("-h, --help")
     flags = set(re.findall(r"--[a-z-]+", examples))
     assert {"--resume", "--config"} < flags
     assert [flag for flag in flags if flag not in re.findall(r"^\W (--[a-z-]+)", options, flags=re.MULTILINE)] == []

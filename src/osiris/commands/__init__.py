@@ -5,7 +5,10 @@ Here is what several commands share.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
@@ -20,14 +23,31 @@ Args = TypeVar("Args")
 
 def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Args | None = None) -> Args:
     """The fields of the dataclass `kind` are the options; its docstring is the description in `--help`."""
-    return tyro.cli(
-        kind,
-        args=argv,
-        prog=f"osiris {command}",
-        description=inspect.getdoc(kind),
-        default=tyro.MISSING_NONPROP if default is None else default,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
-    )
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            return tyro.cli(
+                kind,
+                args=argv,
+                prog=f"osiris {command}",
+                description=inspect.getdoc(kind),
+                default=tyro.MISSING_NONPROP if default is None else default,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
+            )
+    finally:
+        print(tidy_help(output.getvalue()), end="")
+
+
+def tidy_help(text: str) -> str:
+    """The help of tyro without what says nothing: defaults None, False and empty, `{None}|` before a type, and
+    `--no-flag` of flags that are off. The columns stay in place."""
+    default = r"\(default:\s+(?:None|False)\)|\(default: \)"
+    pairs = rf"(--([\w-]+))(, --no-\2)(?=(?:(?!, --no-).)*?(?:{default}))"
+    text = re.sub(pairs, lambda found: found[1] + " " * len(found[3]), text, flags=re.DOTALL)
+    text = re.sub(r"\{None\}\|([^\s\]]+)( *)", lambda found: found[1] + found[2] + " " * 7, text)
+    text = re.sub(default, lambda found: re.sub(r"\S", "\0", found[0]), text)
+    lines = (line for line in text.split("\n") if line.strip(" \0") or "\0" not in line)
+    return "\n".join(line.replace("\0", " ").rstrip() for line in lines)
 
 
 def number(value: float | None) -> str:
