@@ -108,9 +108,9 @@ def pillow_view(array: np.ndarray, drawn: Parameters, index: int) -> np.ndarray:
 
 def pillow_two_views(images: np.ndarray, source: torch.Generator) -> Tensor:
     count, height, width, _ = images.shape
-    drawn = [draw(count, height, width, view, source) for view in (VIEW_1, VIEW_2)]
-    made = [[pillow_view(array, view, index) for index, array in enumerate(images)] for view in drawn]
-    views = torch.from_numpy(np.stack([np.stack(view) for view in made])).permute(0, 1, 4, 2, 3).float().div_(255)
+    parameters = [draw(count, height, width, view, source) for view in (VIEW_1, VIEW_2)]
+    both = [[pillow_view(array, view, index) for index, array in enumerate(images)] for view in parameters]
+    views = torch.from_numpy(np.array(both)).permute(0, 1, 4, 2, 3).float().div_(255)
     return views.sub_(torch.tensor(MEAN).view(3, 1, 1)).div_(torch.tensor(STD).view(3, 1, 1))
 
 
@@ -238,12 +238,12 @@ def evaluation(repeats: int) -> list[Row]:
     def once() -> None:
         rank_test_images(embed_benchmark(encoder, benchmark), benchmark, config.evaluation)
 
-    def anew() -> None:
+    def for_each_metric() -> None:
         for _ in (*metrics, "health"):
             embed_benchmark(encoder, benchmark)
         rank_test_images(embed_benchmark(encoder, benchmark), benchmark, config.evaluation)
 
-    gain = ratio(anew, once, min(repeats, 5))
+    gain = ratio(for_each_metric, once, min(repeats, 5))
     return [Row("evaluation: features computed for each metric / osiris", gain, at_least=3)]
 
 

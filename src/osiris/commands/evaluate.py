@@ -120,8 +120,8 @@ def run(args: Args) -> int:
     identity = fingerprint(benchmark, args.protocol, description)
     # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = args.protocol
-    asked = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
-    out = args.out or default_out(args, asked)
+    request = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
+    out = args.out or default_out(args, request)
     require_writable(out)
     scores = [evaluate_one(name, one, benchmark, protocol, device, out) for name, one in encoders.items()]
     if args.target is not None and args.baseline is not None:
@@ -250,13 +250,13 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
     from osiris.evaluation.statistics import mean
     from osiris.training.run_evaluation import headline
 
-    made = Table("encoder", title=f"{benchmark}, percent")
+    scores_table = Table("encoder", title=f"{benchmark}, percent")
     rows = []
     for entry in scores:
         probes = {f"linear probe ({name})": mean(probe.accuracy) for name, probe in entry.probe.items()}
         rows.append(headline(entry) | probes)
     for column in rows[-1]:
-        made.add_column(column, justify="right")
+        scores_table.add_column(column, justify="right")
     for name, row in zip(names, rows):
-        made.add_row(name, *(number(row[column]) for column in rows[-1]))
-    return made
+        scores_table.add_row(name, *(number(row[column]) for column in rows[-1]))
+    return scores_table

@@ -63,8 +63,8 @@ def run(args: Args) -> int:
     name = "".join(letter for letter in args.target.lower() if letter.isalnum())
     page = finish(directory, grid.runs(), args.out / name, recipe.title)
     for benchmark in grid.benchmarks:
-        for shown in recipe.files:
-            stem = page.parent / shown.format(benchmark=benchmark)
+        for file in recipe.files:
+            stem = page.parent / file.format(benchmark=benchmark)
             for path in sorted(stem.parent.glob(f"{stem.name}.*")):
                 say(str(path))
     say(f"report: {page}")

@@ -96,12 +96,12 @@ class SlurmLauncher:
             notice(f"{len(jobs)} jobs are in the queue. `osiris sweep status {self.directory.path}` shows them.")
             return
         try:
-            asked = time.monotonic()
+            last_poll = time.monotonic()
             while jobs:
                 time.sleep(min(1.0, POLL))
                 watch()
-                if time.monotonic() - asked >= POLL:
-                    jobs, asked = self._follow(jobs), time.monotonic()
+                if time.monotonic() - last_poll >= POLL:
+                    jobs, last_poll = self._follow(jobs), time.monotonic()
             self.directory.remove_first_tasks(self.first_tasks)
         except KeyboardInterrupt:
             notice("the jobs keep running. The same command watches them again; scancel --name osiris stops them.")
@@ -219,10 +219,10 @@ def queued_jobs() -> set[str]:
 def job_state(job: str) -> str:
     """`FAILED`, `OUT_OF_MEMORY`, ...; SLURM forgets a job some minutes after its end."""
     try:
-        found = re.search(r"JobState=(\S+)", _ask(["scontrol", "show", "job", "--oneliner", job]))
+        match = re.search(r"JobState=(\S+)", _ask(["scontrol", "show", "job", "--oneliner", job]))
     except UserError:
-        found = None
-    return found[1] if found else "no reason is known to SLURM"
+        match = None
+    return match[1] if match else "SLURM does not know the reason"
 
 
 def _ask(command: list[str]) -> str:

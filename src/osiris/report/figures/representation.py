@@ -119,12 +119,12 @@ def distributions(study: Study) -> Drawing | None:
         return None
     # The range in which any density exceeds a thousandth of its maximum, within [-1, 1].
     densities = [(one.grid, density) for _, _, one in cells for density in (one.same, one.different)]
-    inside = [grid[density > 1e-3 * density.max()] for grid, density in densities]
-    low, high = max(-1.0, min(grid[0] for grid in inside)), min(1.0, max(grid[-1] for grid in inside))
+    supports = [grid[density > 1e-3 * density.max()] for grid, density in densities]
+    low, high = max(-1.0, min(grid[0] for grid in supports)), min(1.0, max(grid[-1] for grid in supports))
     canvas, every = panels(len(cells), len(places), 11 / max(3, len(places)), 1.8)
     for axes, (label, place, one) in zip(every, cells):
-        shown = (one.grid >= low) & (one.grid <= high)
-        grid, same, different = one.grid[shown], one.same[shown], one.different[shown]
+        inside = (one.grid >= low) & (one.grid <= high)
+        grid, same, different = one.grid[inside], one.same[inside], one.different[inside]
         for density, style in ((same, SAME), (different, DIFFERENT)):
             axes.fill_between(grid, density, color=style.colour, alpha=0.18, linewidth=0)
             axes.plot(grid, density, linewidth=1.2, **style.line)
