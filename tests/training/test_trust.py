@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +29,7 @@ from osiris.models import build_encoder
 from osiris.training import loop, run_directory
 from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine
+from osiris.training.interrupt import Interrupt
 from tiny_runs import assert_same_run, benchmark, config
 
 SETTINGS = config("osiris-r", log_every=3)
@@ -369,3 +373,21 @@ def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.M
     assert weights and all(bool((value == 1).all()) for value in weights)
     zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]
     assert any(value.ndim == 1 for value in zeroed)
+
+
+def test_a_closed_terminal_does_not_keep_a_run_from_saving() -> None:
+    """In a terminal of its own: after SIGHUP, writing to it is an error."""
+    process, terminal = pty.fork()
+    if process == 0:
+        code = 1
+        with contextlib.suppress(OSError):
+            with Interrupt() as interrupt:
+                os.write(1, b"ready")
+                while not interrupt.asked:
+                    time.sleep(0.01)
+                os.write(1, b"saving")
+            code = 75
+        os._exit(code)
+    assert os.read(terminal, 5) == b"ready"
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 75

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from osiris.errors import Stopped
@@ -47,6 +48,8 @@ class Interrupt:
             self._safe = False
 
     def _ask(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         first, self.asked = not self.asked, True
@@ -57,3 +60,13 @@ class Interrupt:
             from osiris.console import messages
 
             messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")
+
+
+def _leave_terminal() -> None:
+    """Writing to a terminal that was closed is an error, which would end the process before it has saved."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
