@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
@@ -17,7 +18,7 @@ _WRITTEN = re.compile(r"(?P<name>[^:()\s]+)(:(?P<space>[a-z]+))?(\((?P<options>[
 
 @dataclass_transform(eq_default=False)
 @dataclass(eq=False)
-class Configurable(nn.Module):
+class Configurable(nn.Module, ABC):
     """A module whose options are dataclass fields. `kind` is its name on the command line and in config.json."""
 
     kind: ClassVar[str] = ""

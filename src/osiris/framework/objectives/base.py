@@ -7,6 +7,7 @@ own predictor, moving averages and queues. `attach` creates its state, so that c
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, pi
@@ -119,8 +120,8 @@ class Objective(Configurable):
         kind = type(self)
         return self.contrastive or kind.agree is not Objective.agree or kind.distiller is not Objective.distiller
 
-    def loss(self, batch: Batch, tau: float) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must define loss")
+    @abstractmethod
+    def loss(self, batch: Batch, tau: float) -> Tensor: ...
 
     def agree(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The distance of raw predictions from raw embeddings of the past, both [2, N, d] (cassle)."""

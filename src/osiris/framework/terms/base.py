@@ -8,6 +8,7 @@ before training starts, so checkpoints contain it. The training loop calls `begi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -125,8 +126,8 @@ class Term(Configurable):
         """Inputs of its own, made of X and Y, with as many rows as `made_like`."""
         return {}
 
-    def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must define loss")
+    @abstractmethod
+    def loss(self, rep: Representations, context: StepContext) -> Tensor: ...
 
     def begin_task(self, context: TaskContext) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,8 +31,8 @@ class _Snapshots(Term):
         if self.interval is not None and self.interval < 1:
             raise UserError(f"{self.kind}(interval={self.interval}): interval is a number of steps, 1 or more.")
 
-    def snapshot(self, context: TaskContext) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def snapshot(self, context: TaskContext) -> None: ...
 
     def due(self, context: TaskContext) -> bool:
         """Quarters are rounded, so that the last one ends with the task."""

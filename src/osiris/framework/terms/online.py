@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -65,9 +66,9 @@ class _Align(Term):
         with scoped(seed, "init.aligner"):
             self.aligner = BothViews(*mlp(width, self.hidden, width, first_bias=False))
 
+    @abstractmethod
     def target(self, rep: Representations, context: StepContext) -> Tensor:
         """Unit vectors, [2, N, d]."""
-        raise NotImplementedError
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         return losses.match(rep(self.batch, ("g", self.aligner)), self.target(rep, context)) / 2 - 1
