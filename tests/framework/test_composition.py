@@ -145,7 +145,8 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
     slots = engine.memory.filled
     with torch.no_grad():
         list(engine.networks.heads["h"].parameters())[-1].neg_()
-    views = engine._views_of_x(engine._take(indices := batch_indices(stretch[1], 0, 0)), len(indices), 1, 0)
+    indices = batch_indices(stretch[1], 0, 0)
+    views = engine._views(engine._take(indices), len(indices), "augment.x", 1, 0)
     wanted = engine.represent({X: views}, {X: len(indices)})(X, head="h")[0].detach()
     engine.step(stretch[1], 0)
     stored = engine.memory.field("embedding_h", torch.arange(slots, slots + len(indices)))
