@@ -31,9 +31,10 @@ def run(args: Args) -> int:
     import pyarrow.parquet
 
     from osiris.console import notice, say
-    from osiris.files import write_atomically
+    from osiris.files import require_writable, write_atomically
     from osiris.learner import Learner
 
+    require_writable(args.out.parent)
     paths, features, notices = Learner(args.state).embed_files(args.folder)
     notice(*notices)
     vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])

@@ -18,7 +18,7 @@ from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.features import embed
 
-BATCH = 256
+BATCH = 128
 """Images per pass of the encoder. Threads decode the next ones meanwhile."""
 
 
@@ -74,7 +74,7 @@ class Embedder:
 
     def embed_batch(self, images: np.ndarray) -> Tensor:
         """Features of uint8 images [N, 3, H, W] of the encoder's size."""
-        return embed(self.encoder, ArrayImages(images), self.mean, self.std, self.device).cpu()
+        return embed(self.encoder, ArrayImages(images), self.mean, self.std, self.device, BATCH).cpu()
 
 
 def _as_decoded(images: Any, size: int) -> np.ndarray | None:
