@@ -114,7 +114,7 @@ def checkpoint_networks(
         reason = "it is damaged, or written by another version of osiris"
         if external is not None:
             reason = f"{external} is built differently here; has its code changed?"
-        raise UserError(f"the tensors of the checkpoint do not fit its description ({reason}): {error}") from error
+        raise UserError(f"the checkpoint does not fit its description ({reason}): {error}") from error
     return networks
 
 
