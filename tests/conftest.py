@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from osiris import console
 from tiny_runs import write_arrays
 
 torch.set_num_threads(1)
@@ -20,6 +21,12 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="osiris-test-cache-", ignore_cleanup_errors=True)
         config.add_cleanup(folder.cleanup)
         os.environ["OSIRIS_CACHE"] = folder.name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wide_messages() -> None:
+    """Messages are not broken into lines, wherever the names of temporary folders end."""
+    console.messages.width = 1000
 
 
 @pytest.hookimpl(tryfirst=True)

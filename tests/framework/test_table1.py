@@ -191,13 +191,6 @@ def test_a_scene_comes_back_after_a_redraw() -> None:
         assert scene.loss().item() == before
 
 
-def test_measuring_uses_no_global_generator() -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    measure_ticks(find_method("cassle"))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 class Unusual(Term):
     """Sees Y through the past encoder without a projector; a buffer without dimensions, and a head in a container."""
 

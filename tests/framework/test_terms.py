@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -43,25 +44,19 @@ CASES: dict[str, tuple[Method, Callable[[Situation], Parts]]] = {
     "offline": (find_method("offline"), lambda case: naive.ft(case.naive())),
     "d1-only": (find_method("d1-only"), lambda case: naive.ft(case.naive())),
 }
-for _base, _past in (("osiris-r", ("replay",)), ("osiris-d", ("distil",))):
-    CASES |= {
-        f"{_base}/shared-space": (
-            find_method(f"{_base}/shared-space"),
-            lambda case, past=_past: naive.osiris(case.naive(), past, space="g"),
-        ),
-        f"{_base}/no-cross": (
-            find_method(f"{_base}/no-cross"),
-            lambda case, past=_past: naive.osiris(case.naive(), past, (0, 0.5)),
-        ),
-        f"{_base}/no-past": (
-            find_method(f"{_base}/no-past"),
-            lambda case, past=_past: naive.osiris(case.naive(), past, (0.5, 0)),
-        ),
-        f"{_base}/no-cross/renormalised": (
-            find_method(f"{_base}/no-cross/renormalised"),
-            lambda case, past=_past: naive.osiris(case.naive(), past, (0, 1)),
-        ),
-    }
+ABLATIONS = {
+    "shared-space": {"space": "g"},
+    "no-cross": {"weights": (0, 0.5)},
+    "no-past": {"weights": (0.5, 0)},
+    "no-cross/renormalised": {"weights": (0, 1)},
+}
+for (_base, _past), (_name, _options) in product(
+    (("osiris-r", ("replay",)), ("osiris-d", ("distil",))), ABLATIONS.items()
+):
+    CASES[f"{_base}/{_name}"] = (
+        find_method(f"{_base}/{_name}"),
+        lambda case, past=_past, options=_options: naive.osiris(case.naive(), past, **options),
+    )
 CASES |= {
     "osiris-d, positive other": (
         composed(method="osiris-d(positive=other)"),

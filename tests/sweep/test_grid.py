@@ -92,17 +92,8 @@ def test_a_grid_directory_grows_and_is_read_back(tmp_path: Path):
 
 
 def test_a_plan_prints_commands_costs_and_nothing_else(own_cache, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    arguments = [
-        "sweep",
-        "--methods",
-        "ft",
-        "osiris-d",
-        "--benchmarks",
-        "split-cifar100-20",
-        "--set",
-        "memory_size=40,50",
-    ]
-    arguments += ["--preset", "smoke", "--out", str(tmp_path / "a b"), "--plan"]
+    arguments = ["sweep", "--methods", "ft", "osiris-d", "--benchmarks", "split-cifar100-20", "--preset", "smoke"]
+    arguments += ["--set", "memory_size=40,50", "--out", str(tmp_path / "a b"), "--plan"]
     assert main(arguments) == 0
     first = capsys.readouterr().out
     commands = [shlex.split(line, comments=True) for line in first.splitlines()][:-1]
