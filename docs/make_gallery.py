@@ -1,6 +1,9 @@
-"""Write docs/gallery.md and its pictures from a report: `python docs/make_gallery.py REPORT_FOLDER`.
+"""Write a page of the figures of a report, with its pictures in a folder of the same name:
 
-docs/gallery.md lists the commands that made it.
+    python docs/make_gallery.py REPORT_FOLDER docs/gallery.md Gallery
+    python docs/make_gallery.py REPORT_FOLDER docs/results/figures.md "Figures of split-cifar100-20"
+
+The page lists the commands that made it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ ORDER = (
 )
 WIDTH = 1500
 """Pixels at most."""
-HEAD = """# Gallery
+HEAD = """# {heading}
 
 Figures of one report, made by one command from run directories. The page itself, `report.html`, also has the tables,
 the claims of the paper tested on these runs, and the command of every run.
@@ -48,12 +51,12 @@ the claims of the paper tested on these runs, and the command of every run.
 """
 
 
-def main(report: Path, docs: Path) -> None:
-    pictures = docs / "gallery"
+def main(report: Path, page: Path, heading: str) -> None:
+    pictures = page.with_suffix("")
     pictures.mkdir(exist_ok=True)
     for old in pictures.glob("*.png"):
         old.unlink()
-    parts = [HEAD.format(commands=commands(report), scale=scale(report))]
+    parts = [HEAD.format(heading=heading, commands=commands(report), scale=scale(report))]
     for name in ORDER:
         for vector in sorted((report / "figures").glob(f"*-{name}.svg")):
             if max((known for known in ORDER if vector.stem.endswith(f"-{known}")), key=len) != name:
@@ -61,8 +64,8 @@ def main(report: Path, docs: Path) -> None:
             text = vector.read_text(encoding="utf-8")
             title, caption = (described(text, field) for field in ("title", "description"))
             shrink(vector.with_suffix(".png"), pictures / f"{name}.png")
-            parts.append(f"## {title}\n\n{caption}\n\n![{title}](gallery/{name}.png)\n")
-    (docs / "gallery.md").write_text("\n".join(parts), encoding="utf-8")
+            parts.append(f"## {title}\n\n{caption}\n\n![{title}]({pictures.name}/{name}.png)\n")
+    page.write_text("\n".join(parts), encoding="utf-8")
 
 
 def described(svg: str, field: str) -> str:
@@ -100,4 +103,4 @@ def shrink(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(__file__).parent)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
