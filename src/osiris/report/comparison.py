@@ -112,6 +112,8 @@ def comparison_table(
         baselines |= run.baseline_accuracies(protocol)
     above = [Row(name, {"A": Sample(value, None, 1)}, "baseline", ranked=False) for name, value in baselines.items()]
     notes = [OVER_SEEDS, *_test_notes(rows, best)]
+    if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
+        notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
     notes += [f"{', '.join(baselines)}: KNN on features that were not learned"] if baselines else []
     notes += [f"paper: three seeds, {published.settings()}"] if paper else []
     about = runs[0].metrics.fingerprint
@@ -166,7 +168,7 @@ def _test_notes(rows: Sequence[Row], best: Row | None) -> list[str]:
     if any(row.against_best[0] for row in rows):
         columns.append("p of a t-test over seeds (paired where methods share at least two seeds)")
     if any(row.against_best[1] for row in rows):
-        columns.append("the difference in A with its 95% paired bootstrap interval over test images")
+        columns.append("the difference in A on shared seeds with its 95% paired bootstrap interval over test images")
     assert best is not None or not columns
     return [f"compared with {best.name}, the best A: {', and '.join(columns)}"] if best and columns else []
 
@@ -197,17 +199,20 @@ def _against(row: Row, best: Row | None, protocol: str) -> tuple[str, str]:
         return "", ""
     test = t_test(row.samples["A"], best.samples["A"]) if "A" in row.samples else None
     p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
-    ours, theirs = _hits(row, protocol), _hits(best, protocol)
+    shared = {run.seed for run in row.runs} & {run.seed for run in best.runs}
+    ours, theirs = (
+        _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, best)
+    )
     if ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
         return p, ""
     interval = paired_bootstrap(ours[0], theirs[0], ours[1])
     return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
-def _hits(row: Row, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _hits(runs: Sequence[Run], protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
     """(bool [seeds, test images]: whether the run was right, int [test images]: their tasks), or None."""
-    known = [pair for run in row.runs if (pair := run.hits(protocol)) is not None]
-    if len(known) < len(row.runs):
+    known = [pair for run in runs if (pair := run.hits(protocol)) is not None]
+    if len(known) < len(runs):
         return None
     return np.stack([right for right, _ in known]), known[0][1]
 
