@@ -172,7 +172,9 @@ def test_images_without_labels_have_figures_of_their_own(real_runs: dict[str, Pa
     (run / "metrics.json").write_text(json.dumps(metrics))
     page = make_report([run], tmp_path / "report")
     page_parts, text = checked(page), page.read_text()
-    assert page_parts.open == [] and "no labels here" in text and "<b>&$" not in text
+    assert (
+        page_parts.open == [] and "no labels here" in text and "The paper's claims" not in text and "<b>&$" not in text
+    )
     names = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
     for name in ("losses", "health", "episodes", "nearest", "drift", "maps", "memory", "images"):
         assert f"folder-home-me-you-pictures-{name}" in names, name

@@ -17,7 +17,7 @@ from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.tables import Table
 from osiris.report.writer import ReportWriter, Section, render
-from osiris.training.presets import preset
+from osiris.training.presets import paper
 
 LATE = 0.75
 """Where the last quarter of training begins."""
@@ -61,7 +61,7 @@ def scale_of(study: Study) -> str:
     """How the runs differ from the paper's, as a sentence."""
     if _smoke(study):
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
-    config, paper = study.runs[0].config, preset("paper", study.benchmark)
+    config, published = study.runs[0].config, paper(study.benchmark)
     differences = []
     names = ("encoder.encoder", "encoder.family", "encoder.width", "learning.epochs")
     encoder, family, width, epochs = (config.get(name) for name in names)
@@ -69,11 +69,11 @@ def scale_of(study: Study) -> str:
         differences.append(f"the encoder {encoder} (the paper's: ResNet-18)")
     elif family == "fast":
         differences.append("a small encoder for CPUs (the paper's: ResNet-18)")
-    elif width is not None and width != paper.encoder.width:
-        differences.append(f"an encoder of width {width} (the paper's: {paper.encoder.width})")
-    if epochs is not None and epochs != paper.learning.epochs:
+    elif width is not None and width != published.encoder.width:
+        differences.append(f"an encoder of width {width} (the paper's: {published.encoder.width})")
+    if epochs is not None and epochs != published.learning.epochs:
         count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        differences.append(f"{count} per task (the paper's: {paper.learning.epochs})")
+        differences.append(f"{count} per task (the paper's: {published.learning.epochs})")
     if per_class := config.get("data.train_per_class"):
         name = None
         with contextlib.suppress(UserError):  # the data is not known by name

@@ -55,7 +55,7 @@ def overfitting_points(study: Study, source: Source, cache: Path, slow: bool) ->
             elif points:
                 measured[run.number] = points
             ticker.advance()
-    slower = f"overfitting to the memory of {left_out} runs takes long: use --slow, or {ADVICE}"
+    slower = f"overfitting to the memory ({left_out} of the runs) takes long: use --slow, or {ADVICE}"
     return measured, slower if left_out else ""
 
 

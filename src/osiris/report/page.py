@@ -60,7 +60,9 @@ def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
             heading = study.identifier, f"{study.benchmark}: {study.task_count} tasks{encoder}"
             first, *others = study_sections(writer, study, ticker)
             sections += [replace(first, study=heading) if len(known) > 1 else first, *others]
-        sections += [claims_section(writer, known), commands_section(writer, known)]
+        if any(study.protocols for study in known):  # the claims are about accuracies
+            sections.append(claims_section(writer, known))
+        sections.append(commands_section(writer, known))
         ticker.advance()
     return sections
 
