@@ -206,10 +206,13 @@ def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
 
 def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, monkeypatch, capsys):
     from osiris.commands.train import parse
+    from osiris.training.presets import preset
 
     (tmp_path / "week").mkdir()
     for number in range(200):
         (tmp_path / "week" / f"{number}.png").touch()
+    monkeypatch.chdir(tmp_path)
+    assert preset("fast", "folder:").learning.memory_size == 500, "a folder that is not named is not the current one"
     typed = ["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]
     learning = parse(typed).config.learning
     assert (learning.memory_size, learning.batch_size, learning.epochs) == (50, 46, 23)

@@ -155,10 +155,11 @@ def preset(name: str, benchmark: str, encoder: str | None = None, objective: str
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     config = PRESETS[name](benchmark)
-    if benchmark.startswith("folder:"):
+    place = benchmark.removeprefix("folder:")
+    if place and place != benchmark:
         from osiris.data.folder import first_episode_size
 
-        config = for_episodes(config, first_episode_size(Path(benchmark.removeprefix("folder:"))))
+        config = for_episodes(config, first_episode_size(Path(place)))
     config = config if encoder is None else _suited(with_encoder(config, encoder))
     if config.learning.optimiser == "muon" and (objective or "").split("(")[0] in SLOWER:
         rate = round(0.3 * config.learning.learning_rate, 6)
