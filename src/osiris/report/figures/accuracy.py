@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from osiris.evaluation.statistics import deviation
 from osiris.framework.cost import Storage
@@ -192,6 +193,7 @@ def forgotten_classes(study: Study, source: Source) -> Drawing | None:
         left.plot(np.arange(1, len(ordered) + 1), ordered, marker=style.marker, markevery=every, **style.line)
         right.plot(values[worst], range(len(worst)), style.marker, color=style.colour, markersize=6, markeredgewidth=0)
     left.set(xlim=(1, None), xlabel="classes, the most forgotten first", title="All classes")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     draw.percent_axis(left, "forgetting (points)")
     right.set_yticks(range(len(worst)), [source.class_name(label) for label in worst], color=INK)
     right.set(ylim=(len(worst) - 0.4, -0.6), xlabel="forgetting (points)", title="Most forgotten")
