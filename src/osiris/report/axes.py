@@ -89,6 +89,8 @@ def percent_axis(axes: Axes, label: str = "accuracy (%)") -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_ylabel(label)
     axes.margins(y=0.08)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(max(bottom, -2), min(top, 102))
 
 
 def number_ticks(axes: Axes, positions: Sequence[float], numbers: Sequence[int]) -> None:
