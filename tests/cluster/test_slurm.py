@@ -16,7 +16,6 @@ import pytest
 
 from osiris.cli import main
 from osiris.files import read_json
-from osiris.sweep import slurm
 from osiris.sweep.attempts import last_step, read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
 from osiris.sweep.runner import run_grids
@@ -68,6 +67,11 @@ def starts(directory: GridDirectory, run: GridRun) -> int:
     return sum(entry["event"] == "start" for entry in read_journal(directory, run))
 
 
+def job_of(directory: GridDirectory, run: GridRun) -> str:
+    """The job that was submitted last for this run."""
+    return [entry["job"] for entry in read_journal(directory, run) if entry["event"] == "submit"][-1]
+
+
 def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
     small_grid: Callable[..., Grid], tmp_path: Path
 ) -> None:
@@ -77,7 +81,7 @@ def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
     command += ["--preset", "smoke", "--set", *(f"{name}={value}" for name, value in SETTINGS.items())]
     command += ["--out", str(directory.path), "--launcher", "slurm"]
     assert main([*command, "--time", "30", "--no-wait"]) == 0
-    jobs = {run: slurm._job_of(directory, run) for run in grid.runs()}
+    jobs = {run: job_of(directory, run) for run in grid.runs()}
     assert len({str(job).split("_")[0] for job in jobs.values()}) == 1, "one array job"
     options = {"slurm": SlurmOptions(time=30)}
     watching = threading.Thread(target=run_grids, args=(directory, [grid]), kwargs=options, daemon=True)
@@ -93,9 +97,7 @@ def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
         else:
             os.kill(int((directory.folder(run) / ".lock").read_text().split()[1]), signal.SIGKILL)
     watching.join(timeout=600)
-    assert [slurm._job_of(directory, run) == jobs[run] for run in grid.runs()] == [True, True, False], (
-        "requeued or again"
-    )
+    assert [job_of(directory, run) == jobs[run] for run in grid.runs()] == [True, True, False], "requeued or again"
     for run in grid.runs():
         assert starts(directory, run) == 2
         assert "continuing" in (directory.path / "attempts" / f"{run.name}.err").read_text()
