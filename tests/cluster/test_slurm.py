@@ -16,6 +16,7 @@ import pytest
 
 from osiris.cli import main
 from osiris.files import read_json
+from osiris.sweep import slurm
 from osiris.sweep.attempts import last_step, read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
 from osiris.sweep.runner import run_grids
