@@ -62,6 +62,17 @@ def test_the_first_signal_waits_for_the_step_and_the_second_does_not() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_stop_that_became_another_error_in_a_library_is_a_stop() -> None:
+    with Interrupt() as interrupt:
+        with pytest.raises(KeyError), interrupt.at_once():
+            raise KeyError
+        with pytest.raises(Stopped), interrupt.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Stopped:
+                raise KeyError from None
+
+
 def test_a_signal_stops_at_once_where_nothing_would_be_lost() -> None:
     with Interrupt() as interrupt:
         with pytest.raises(Stopped), interrupt.at_once():

@@ -44,6 +44,10 @@ class Interrupt:
         self._safe = True
         try:
             yield
+        except Exception:
+            if self.asked:  # raised in the middle of a library's code, `Stopped` may have become another error
+                raise Stopped("stopped.") from None
+            raise
         finally:
             self._safe = False
 
