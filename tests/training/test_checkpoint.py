@@ -142,7 +142,7 @@ def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_the
     for number in (errno.EROFS, errno.EIO, errno.ENOENT):
         with pytest.raises(checkpoint.CannotWrite) as told, checkpoint.writing(tmp_path):
             raise OSError(number, os.strerror(number), "/cache/baselines")
-        assert str(told.value).startswith(f"/cache/baselines: {os.strerror(number)}. No checkpoint was saved yet")
+        assert str(told.value).startswith(f"/cache/baselines: {os.strerror(number)}. Nothing was saved: ")
     checkpoint.save_state(tmp_path, state(0))
     with pytest.raises(checkpoint.CannotWrite, match="The last checkpoint is intact"), checkpoint.writing(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

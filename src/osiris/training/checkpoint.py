@@ -99,7 +99,7 @@ def advice(folder: Path) -> str:
     """What the user can rely on after a failure."""
     if any(exists(place) for place in (folder, folder / "checkpoints", folder.parent / "checkpoints")):
         return "The last checkpoint is intact: solve the problem and give the same command again to continue from it."
-    return "No checkpoint was saved yet: solve the problem and give the same command again to start from the beginning."
+    return "Nothing was saved: solve the problem and give the same command again."
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
