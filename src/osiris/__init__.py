@@ -11,7 +11,6 @@ Names are imported when they are first used, so that `import osiris` does not wa
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -30,24 +29,26 @@ if TYPE_CHECKING:
     from osiris.sweep.runner import sweep
 
 _HOME = {
-    "Benchmark": "osiris.data.benchmark",
-    "Learner": "osiris.learner",
-    "Method": "osiris.framework.methods",
-    "Run": "osiris.evaluation.runs",
-    "UserError": "osiris.errors",
-    "benchmark_from": "osiris.data.benchmarks",
-    "compare": "osiris.api",
-    "load_run": "osiris.api",
-    "load_runs": "osiris.evaluation.runs",
-    "losses": "osiris.framework",
-    "methods": "osiris.framework",
-    "register_encoder": "osiris.models.external",
-    "report": "osiris",
-    "sweep": "osiris",
-    "terms": "osiris.framework",
-    "train": "osiris.api",
+    "Benchmark": "data.benchmark",
+    "Learner": "learner",
+    "Method": "framework.methods",
+    "Run": "evaluation.runs",
+    "UserError": "errors",
+    "benchmark_from": "data.benchmarks",
+    "compare": "api",
+    "load_run": "api",
+    "load_runs": "evaluation.runs",
+    "register_encoder": "models.external",
+    "train": "api",
 }
-"""Name -> the module that defines it, or the package whose module it is."""
+"""Where a class or function is defined."""
+_MODULES = {
+    "losses": "framework.losses",
+    "methods": "framework.methods",
+    "report": "report",
+    "sweep": "sweep",
+    "terms": "framework.terms",
+}
 
 __all__ = [
     "Benchmark",
@@ -70,12 +71,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _MODULES:
+        value: Any = import_module(f"osiris.{_MODULES[name]}")
+    elif name in _HOME:
+        value = getattr(import_module(f"osiris.{_HOME[name]}"), name)
+    else:
         raise AttributeError(f"module 'osiris' has no attribute {name!r}")
-    home = import_module(_HOME[name])
-    is_module = hasattr(home, "__path__") and find_spec(f"{home.__name__}.{name}") is not None
-    globals()[name] = import_module(f"{home.__name__}.{name}") if is_module else getattr(home, name)
-    return globals()[name]
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
