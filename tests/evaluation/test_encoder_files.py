@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 
 import pytest
@@ -103,6 +104,14 @@ def test_a_checkpoint_of_osiris_is_built_as_it_says(tmp_path):
         assert torch.equal(loaded.module.eval()(images), encoder(images))
         assert loaded.description["stem_stride"] == 2
         assert (loaded.mean, loaded.std, loaded.image_size) == ((0.1, 0.2, 0.3), (1, 1, 1), 16)
+
+
+def test_a_checkpoint_loads_without_the_compiler_of_torch(tmp_path):
+    """It takes two seconds to import, and initial values on the meta device would need it."""
+    write_checkpoint(tmp_path / "task-03.safetensors", SMALL)
+    code = "import sys; from osiris.evaluation.encoder_files import load_checkpoint\n"
+    code += "load_checkpoint(__import__('pathlib').Path(sys.argv[1])); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "task-03.safetensors")], check=True)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
 from osiris.files import load_tensors
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector, without_memory
 from osiris.models.config import ARCHITECTURES
 from osiris.models.external import is_pretrained
 from osiris.models.pretrained import preprocessing
@@ -96,7 +96,7 @@ def checkpoint_networks(
     try:
         config = msgspec.convert(metadata["encoder"], EncoderConfig)
         external = config.encoder
-        with torch.device("meta"):
+        with without_memory():
             networks = nn.ModuleDict({"encoder": build_encoder(config, architecture=architecture)})
             for head in heads:
                 if f"{head}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import torch
 
 from osiris.framework.methods import Method
 from osiris.framework.representations import Frozen
 from osiris.framework.tracing import IMAGES, Scene, one_thread
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
+from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, without_memory
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def measure_storage(
     method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
 ) -> Storage:
     """Count what a method holds besides f and g, on the meta device. `shape`: (3, height, width) of an image."""
-    with torch.device("meta"):
+    with without_memory():
         size = memory_size if method.reads_memory else 0
         model = TrainableMethod(method, build_encoder(encoder), projector, size, shape)
     networks, memory = model.networks, model.memory

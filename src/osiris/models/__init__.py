@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from osiris.models.config import EncoderConfig, ProjectorConfig  # noqa: F401
 
 if TYPE_CHECKING:
-    from osiris.models.encoder import Encoder, build_encoder, feature_count, is_external  # noqa: F401
+    from osiris.models.encoder import Encoder, build_encoder, feature_count, is_external, without_memory  # noqa: F401
     from osiris.models.heads import adapter, mlp, predictor, projector  # noqa: F401
 
 

@@ -5,8 +5,13 @@ Parameter names are those of timm's and torchvision's resnet18 (conv1, bn1, laye
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from osiris.errors import UserError
 from osiris.models.activation import Mish
@@ -136,6 +141,21 @@ def build_encoder(
     if images is not None and isinstance(encoder, FastEncoder):
         encoder.fit(images)
     return encoder
+
+
+class _NoInitialValues(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules built inside have shapes but no values. On the meta device alone, drawing initial values imports the
+    compiler of torch, which takes two seconds."""
+    with torch.device("meta"), _NoInitialValues():
+        yield
 
 
 def is_external(encoder: nn.Module) -> bool:
