@@ -132,9 +132,9 @@ def test_separate_test_images() -> None:
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
-        (IMAGES.astype(np.float32), {}, "images must be uint8"),
-        (IMAGES[0, 0], {}, "images of shape"),
-        (IMAGES[:0], {}, "images of shape"),
+        (IMAGES.astype(np.float32), {}, r"float images must lie in \[0, 1\], not .* uint8 from 0 to 255"),
+        (IMAGES[0, 0], {}, r"an image of uint8 and shape \(3,\)"),
+        (IMAGES[:0], {}, "is empty"),
         (7, {}, "expected a folder, a list of paths, an array"),
         (IMAGES, {"labels": LABELS[:-1]}, r"labels have the shape \(19,\)"),
         (IMAGES, {"labels": LABELS + 0.5}, "labels must be whole numbers, strings or dates"),

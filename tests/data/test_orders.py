@@ -65,7 +65,8 @@ def test_order_from_a_file(tmp_path: Path) -> None:
         ('{"ant": 1}', "not a list of class names"),
         ("[1, 2]", "not a list of class names"),
         ("[]", "not a list of class names"),
-        ("[", "is not JSON"),
+        ("[", "not a list of class names"),
+        ('["ant", ["bee", "cat", "dog", "eel"]]', "not a list of class names"),
         ('[[], ["ant", "bee", "cat", "dog", "eel"]]', "empty task"),
     ],
 )

@@ -19,19 +19,20 @@ TWO_EPISODES = [0, 0, 0, 0, 1, 1, 1, 1]
 def dataset(episode: list[int] | None = None, label: list[int] | None = None) -> Dataset:
     """Eight training and three test images; image i has the value i everywhere."""
     count = len(LABELS) + 3
-    return Dataset(
-        name="numbers",
-        images=ArrayImages(np.repeat(np.arange(count, dtype=np.uint8), 3 * 2 * 2).reshape(count, 3, 2, 2)),
-        test=np.arange(count) >= len(LABELS),
-        label=np.asarray([*(label or LABELS), 0, 1, 2]),
-        episode=None if episode is None else np.asarray([*episode, 0, 0, 1]),
-        check=np.arange(count, dtype=np.uint32),
-        class_names=("a", "b", "c"),
-        episode_names=("one", "two"),
-        mean=(0.5, 0.5, 0.5),
-        std=(0.2, 0.2, 0.2),
-        checksum="content",
-    )
+    rows = {
+        "test": np.arange(count) >= len(LABELS),
+        "label": np.asarray([*(label or LABELS), 0, 1, 2]),
+        "check": np.arange(count, dtype=np.uint32),
+    }
+    rows |= {} if episode is None else {"episode": np.asarray([*episode, 0, 0, 1])}
+    images = ArrayImages(np.repeat(np.arange(count, dtype=np.uint8), 3 * 2 * 2).reshape(count, 3, 2, 2))
+    return Dataset("numbers", images, rows, ("a", "b", "c"), ("one", "two"), "content")
+
+
+def changed(base: Dataset, **columns) -> Dataset:
+    """Other columns of its rows; None removes one."""
+    rows = {name: column for name, column in (base.rows | columns).items() if column is not None}
+    return replace(base, rows=rows)
 
 
 def values(split) -> list[int]:
@@ -96,12 +97,12 @@ def test_shuffled_episodes() -> None:
 
 def test_a_task_without_test_images_is_reported() -> None:
     episode = np.asarray([*TWO_EPISODES, 0, 0, 0])
-    benchmark = by_episode("x", replace(dataset(), episode=episode), BenchmarkConfig())
+    benchmark = by_episode("x", changed(dataset(), episode=episode), BenchmarkConfig())
     assert "task(s) 'two' have no test images" in benchmark.notices[0]
 
 
 def test_without_labels_all_images_are_used() -> None:
-    bare = replace(dataset(episode=TWO_EPISODES), label=None, test=np.zeros(11, dtype=bool))
+    bare = changed(dataset(episode=TWO_EPISODES), label=None, test=np.zeros(11, dtype=bool))
     benchmark = by_episode("x", bare, BenchmarkConfig(train_per_class=2))
     assert values(benchmark.train) == list(range(11))
     assert benchmark.tasks == ((), ()) and not benchmark.labelled
@@ -127,21 +128,22 @@ def test_checksum_covers_images_split_and_limits() -> None:
 def test_what_changed_in_each_task() -> None:
     whole = dataset(episode=TWO_EPISODES)
 
-    def contents(changed: Dataset):
-        return by_episode("x", changed, BenchmarkConfig()).contents
+    def contents(other: Dataset):
+        return by_episode("x", other, BenchmarkConfig()).contents
 
     before = contents(whole)
     assert content_differences(before, contents(whole)) == []
     one, two = "one with 4 training and 2 test images", "two with 4 training and 1 test images"
     assert content_differences(before, before[:1]) == [f"task 2 was {two} before and is missing now"]
     assert content_differences(before[:1], before) == [f"task 2 was missing before and is {two} now"]
-    check, label = whole.check.copy(), whole.label.copy()  # type: ignore[union-attr]
+    check, label = whole.rows["check"].copy(), whole.rows["label"].copy()
     check[:2], label[:2] = check[1::-1], label[1::-1]
-    for changed in (replace(whole, check=whole.check + 50), replace(whole, check=check, label=label)):
-        assert content_differences(before, contents(changed))[0] == (
+    for other in (changed(whole, check=whole.rows["check"] + 50), changed(whole, check=check, label=label)):
+        assert content_differences(before, contents(other))[0] == (
             f"some images or labels of task 1 ({one}) or their order have changed"
         )
-    moved = replace(whole, episode=np.asarray([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1]), episode_names=("one", "2"))
+    moved = changed(whole, episode=np.asarray([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1]))
+    moved = replace(moved, episode_names=("one", "2"))
     assert content_differences(before, contents(moved)) == [
         f"task 1 was {one} before and is one with 3 training and 2 test images now",
         f"task 2 was {two} before and is 2 with 5 training and 1 test images now",

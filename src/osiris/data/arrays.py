@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,13 @@ def file_source(path: Path) -> Source:
         raise UserError(f"cannot read {path}: {error}. {help_text}") from None
     if set(fields) - set(FIELDS) or "images" not in fields:
         raise UserError(f"{path} has the arrays {', '.join(fields) or '(none)'}. {help_text}")
-    train = array_rows(fields["images"], path.stem, fields.get("labels"), fields.get("episodes"))
-    test = None
-    if "test_images" in fields:
-        test = array_rows(
-            fields["test_images"], f"{path.stem} (test)", fields.get("test_labels"), fields.get("test_episodes")
-        )
+    splits = {"": path.stem} | ({"test_": f"{path.stem} (test)"} if "test_images" in fields else {})
+    rows = [
+        image_rows(fields[f"{part}images"], name, fields.get(f"{part}labels"), fields.get(f"{part}episodes"))
+        for part, name in splits.items()
+    ]
     names = fields.get("class_names")
-    return make_source(path.stem, train, test, None if names is None else [str(name) for name in names])
+    return make_source(path.stem, *rows, class_names=None if names is None else [str(name) for name in names])
 
 
 def _refuse_bomb(path: Path) -> None:
@@ -57,38 +55,20 @@ def _refuse_bomb(path: Path) -> None:
         )
 
 
-def array_rows(images: Any, name: str, labels: Values = None, episodes: Values = None) -> Rows:
-    """uint8 [N, H, W, 3], [N, 3, H, W], [N, H, W] or [N, H, W, 1]."""
-    array = images.numpy() if isinstance(images, torch.Tensor) else np.asarray(images)
-    if array.dtype != np.uint8:
-        raise UserError(f"{name}: images must be uint8 from 0 to 255, not {array.dtype}. Convert them first.")
-    if array.ndim == 4 and array.shape[1] in (1, 3) and not (array.shape[3] == 3 and array.shape[2] != 3):
-        array = array.transpose(0, 2, 3, 1)
-    if array.ndim == 4 and array.shape[3] == 1:
-        array = array[..., 0]
-    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3) or not len(array):
-        raise UserError(f"{name}: images of shape {array.shape}; expected [N, H, W, 3], [N, 3, H, W] or [N, H, W].")
-
-    def read(rows: Sequence[int]) -> list[Encoded]:
-        return [np.ascontiguousarray(array[row]) for row in rows]
-
-    return Rows(len(array), read, lambda row: f"{name} image {row}", labels, episodes)
-
-
-def torch_rows(dataset: Any, name: str, labels: Values = None, episodes: Values = None) -> Rows:
-    """A map-style `Dataset` whose items are an image or (image, label): PIL images, uint8 arrays [H, W, 3], or tensors
-    [3, H, W] (uint8, or floats in [0, 1]). Labels are read in one pass over the items unless they are given."""
-    if not len(dataset):
+def image_rows(images: Any, name: str, labels: Values = None, episodes: Values = None) -> Rows:
+    """An array or tensor [N, H, W, 3], [N, 3, H, W], [N, H, W] or [N, H, W, 1], or a map-style torch `Dataset` whose
+    items are an image or (image, label). Images are uint8, floats in [0, 1], or of Pillow. The labels of a data set are
+    read in one pass over its items unless they are given."""
+    if not len(images):
         raise UserError(f"{name} is empty.")
 
     def read(rows: Sequence[int]) -> list[Encoded]:
-        return [_pixels(_image_and_label(dataset[row])[0], name) for row in rows]
+        return [_pixels(_image_and_label(images[row])[0], name) for row in rows]
 
-    rows = Rows(len(dataset), read, lambda row: f"{name} item {row}", labels, episodes)
-    if labels is not None or _image_and_label(dataset[0])[1] is None:
-        return rows
-    items = [_image_and_label(dataset[row])[1] for row in range(len(dataset))]
-    return replace(rows, labels=[item.item() if hasattr(item, "item") else item for item in items])
+    if labels is None and _image_and_label(images[0])[1] is not None:
+        items = [_image_and_label(images[row])[1] for row in range(len(images))]
+        labels = [item.item() if hasattr(item, "item") else item for item in items]
+    return Rows(len(images), read, lambda row: f"{name} image {row}", labels, episodes)
 
 
 def _image_and_label(item: Any) -> tuple[Any, Any]:
@@ -99,20 +79,19 @@ def _image_and_label(item: Any) -> tuple[Any, Any]:
 
 def _pixels(item: Any, name: str) -> np.ndarray:
     """uint8 [H, W, 3] or [H, W] of one image."""
-    if isinstance(item, torch.Tensor):
-        array = item.detach().cpu().numpy()
-        array = array.transpose(1, 2, 0) if array.ndim == 3 and array.shape[0] in (1, 3) else array
-    else:
-        array = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
+    item = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else item
+    array = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
     if array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):
             raise UserError(
-                f"{name}: float images must lie in [0, 1], not {array.min():.2f} to {array.max():.2f}. Remove the "
-                "normalisation: osiris normalises after augmentation."
+                f"{name}: float images must lie in [0, 1], not {array.min():.2f} to {array.max():.2f}. Convert them to "
+                "uint8 from 0 to 255, or remove the normalisation: osiris normalises after augmentation."
             )
         array = np.rint(array * 255).astype(np.uint8)
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    if array.dtype != np.uint8 or array.ndim not in (2, 3):
-        raise UserError(f"{name}: an image of {array.dtype} and shape {array.shape}; expected uint8 [H, W, 3].")
+    if array.ndim == 3 and array.shape[0] in (1, 3) and not (array.shape[2] == 3 and array.shape[1] != 3):
+        array = array.transpose(1, 2, 0)
+    array = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,)):
+        shapes = "[H, W, 3], [3, H, W] or [H, W]"
+        raise UserError(f"{name}: an image of {array.dtype} and shape {array.shape}; expected uint8 {shapes}.")
     return np.ascontiguousarray(array)

@@ -18,7 +18,7 @@ from osiris.data import orders
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset, rank_in_group
 from osiris.data.images import Images, Subset
-from osiris.data.names import Channels
+from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD, Channels
 from osiris.errors import UserError
 
 Environments = Sequence[tuple[str, tuple[int, ...]]]
@@ -142,9 +142,8 @@ def by_class(
 
 def by_episode(name: str, dataset: Dataset, config: BenchmarkConfig) -> Benchmark:
     """Each image belongs to the task of its episode; a class may occur in several."""
-    assert dataset.episode is not None
     order = orders.task_order(len(dataset.episode_names), config.shuffle_tasks)
-    task = np.argsort(np.asarray(order, dtype=np.int64))[dataset.episode]
+    task = np.argsort(np.asarray(order, dtype=np.int64))[dataset.rows["episode"]]
     tasks: orders.Tasks = tuple(() for _ in order)
     if dataset.label is not None:
         train = ~dataset.test
@@ -187,8 +186,8 @@ def _benchmark(
         class_names=dataset.class_names,
         tasks=tasks,
         task_names=task_names,
-        mean=dataset.mean,
-        std=dataset.std,
+        mean=dataset.known.mean if dataset.known else IMAGENET_MEAN,
+        std=dataset.known.std if dataset.known else IMAGENET_STD,
         environments=tuple(environments),
         checksum=digest.hexdigest(),
         notices=tuple(notices),
@@ -204,24 +203,19 @@ def first_of_each(group: np.ndarray, limit: int | None) -> np.ndarray:
 
 def _split(dataset: Dataset, rows: np.ndarray, task: np.ndarray, limit: int | None, digest: hashlib._Hash) -> Split:
     """The first `limit` images of each class in each task, in the data set's order; all of them without labels."""
-    label = None if dataset.label is None else dataset.label[rows]
-    chosen = np.arange(len(rows))
+    chosen, label = np.arange(len(rows)), dataset.label
     if label is not None:
-        chosen = np.flatnonzero(first_of_each(task[rows] * (label.max(initial=0) + 1) + label, limit))
-    rows = rows[chosen]
-    chosen_label = None if label is None else label[chosen]
-    for column in (chosen, task[rows], chosen_label):
+        cell = task[rows] * (label[rows].max(initial=0) + 1) + label[rows]
+        chosen = np.flatnonzero(first_of_each(cell, limit))
+        label = torch.from_numpy(label[rows[chosen]].astype(np.int64))
+    of_task = torch.from_numpy(task[rows[chosen]].astype(np.int64))
+    for column in (chosen, of_task, label):
         digest.update(b"none" if column is None else np.ascontiguousarray(column, dtype="<i8").tobytes())
-    return Split(
-        Subset(dataset.images, torch.from_numpy(rows)),
-        torch.from_numpy(task[rows].astype(np.int64)),
-        None if chosen_label is None else torch.from_numpy(chosen_label.astype(np.int64)),
-    )
+    return Split(Subset(dataset.images, torch.from_numpy(rows[chosen])), of_task, label)
 
 
 def _content(dataset: Dataset, member: np.ndarray, task: int, task_names: tuple[str, ...]) -> TaskContent:
-    columns = [dataset.check[member].astype("<i8"), dataset.test[member].astype("<i8")]
-    columns += [] if dataset.label is None else [dataset.label[member].astype("<i8")]
+    columns = [dataset.rows[name][member].astype("<i8") for name in ("check", "test", "label") if name in dataset.rows]
     rows = np.stack(columns, axis=1)
     return TaskContent(
         name=task_names[task] if task_names else str(task + 1),

@@ -37,9 +37,8 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         return by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
     published = name.kind == "known" and name.place != "tinyworld"
     packaged = orders.packaged_order(name.place, name.order) if published else None
-    chosen = orders.choose_tasks(
-        name.text, dataset.class_names, dataset.class_aliases, name.task_count, packaged, config.class_order
-    )
+    aliases = dataset.known.class_ids if dataset.known and published else ()
+    chosen = orders.choose_tasks(name.text, dataset.class_names, aliases, name.task_count, packaged, config.class_order)
     structured = name.text == "structured-tiny-imagenet" and config.class_order is None
     return by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
 
@@ -167,10 +166,8 @@ def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values
 
     if isinstance(images, list | tuple) and images and isinstance(images[0], str | Path):
         return folder.path_rows([Path(path).expanduser().absolute() for path in images], labels, episodes)
-    if hasattr(images, "dtype"):
-        return arrays.array_rows(images, name, labels, episodes)
     if hasattr(images, "__len__") and hasattr(images, "__getitem__"):
-        return arrays.torch_rows(images, name, labels, episodes)
+        return arrays.image_rows(images, name, labels, episodes)
     raise UserError(
         f"{name}: expected a folder, a list of paths, an array, a tensor, or a data set with a length, not "
         f"{type(images).__name__}."

@@ -16,7 +16,7 @@ from osiris.data.cache import CacheUnavailable, Entry
 from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded, decode_table
 from osiris.data.images import ArrayImages, Images, LazyImages, Subset
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD, Channels, KnownDataset
+from osiris.data.names import KnownDataset
 from osiris.data.table import Source, Table
 from osiris.errors import UserError
 from osiris.files import cache_directory
@@ -32,22 +32,23 @@ class Dataset:
 
     name: str
     images: Images
-    test: np.ndarray
-    """bool [N]: test images."""
-    label: np.ndarray | None
-    episode: np.ndarray | None
-    check: np.ndarray
-    """uint32 [N]: CRC-32 of each image."""
+    rows: dict[str, np.ndarray]
+    """`test` (bool [N]), `check` (CRC-32 of each image) and, if the data has them, `label` and `episode`."""
     class_names: tuple[str, ...]
     episode_names: tuple[str, ...]
-    mean: Channels
-    std: Channels
     checksum: str
-    class_aliases: tuple[str, ...] = ()
-    """Further names of the classes, such as WordNet ids, that a class order may use."""
+    known: KnownDataset | None = None
     notices: tuple[str, ...] = ()
     location: Path | None = None
     """Directory of the cache entry, if there is one."""
+
+    @property
+    def test(self) -> np.ndarray:
+        return self.rows["test"]
+
+    @property
+    def label(self) -> np.ndarray | None:
+        return self.rows.get("label")
 
 
 def load_dataset(source: Source, config: BenchmarkConfig) -> Dataset:
@@ -141,16 +142,11 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
     return Dataset(
         name=source.name,
         images=images,
-        test=np.arange(len(images)) >= manifest["train_count"],
-        label=entry.rows.get("label"),
-        episode=entry.rows.get("episode"),
-        check=entry.rows["check"],
+        rows={"test": np.arange(len(images)) >= manifest["train_count"], **entry.rows},
         class_names=tuple(manifest["class_names"]),
         episode_names=tuple(manifest["episode_names"]),
-        mean=known.mean if known else IMAGENET_MEAN,
-        std=known.std if known else IMAGENET_STD,
         checksum=f"{entry.checksum} {manifest['size']}" if hub else entry.checksum,
-        class_aliases=known.class_ids if known and hub else (),
+        known=known,
         notices=tuple(notices),
         location=entry.directory,
     )
@@ -205,14 +201,11 @@ def _without_tests(dataset: Dataset) -> Dataset:
 
     if dataset.label is None:
         raise UserError(f"--validation needs labels, and {dataset.name} has none.")
-    rows = np.flatnonzero(~dataset.test)
+    chosen = np.flatnonzero(~dataset.test)
     return replace(
         dataset,
-        images=Subset(dataset.images, torch.from_numpy(rows)),
-        test=dataset.test[rows],
-        label=dataset.label[rows],
-        episode=None if dataset.episode is None else dataset.episode[rows],
-        check=dataset.check[rows],
+        images=Subset(dataset.images, torch.from_numpy(chosen)),
+        rows={name: column[chosen] for name, column in dataset.rows.items()},
         checksum=f"{dataset.checksum} without test images",
     )
 
@@ -221,10 +214,8 @@ def _hold_out(dataset: Dataset) -> Dataset:
     """Without test images, test on a fifth of each class of each episode: evenly spread, always the same ones."""
     if dataset.test.any() or dataset.label is None:
         return dataset
-    episode = np.zeros_like(dataset.label) if dataset.episode is None else dataset.episode
-    _, group, sizes = np.unique(
-        episode * len(dataset.class_names) + dataset.label, return_inverse=True, return_counts=True
-    )
+    cell = dataset.rows.get("episode", 0) * len(dataset.class_names) + dataset.label
+    _, group, sizes = np.unique(cell, return_inverse=True, return_counts=True)
     size, rank = sizes[group], rank_in_group(group)
     wanted = np.where(size > 1, np.maximum(1, size // HELD_OUT), 0)
     test = (rank + 1) * wanted // size > rank * wanted // size
@@ -232,4 +223,4 @@ def _hold_out(dataset: Dataset) -> Dataset:
         return dataset
     count = f"{test.sum():,} of {len(test):,} images"
     text = f"there are no test images: about a fifth of each class ({count}) is held out for testing."
-    return replace(dataset, test=test, notices=(*dataset.notices, text))
+    return replace(dataset, rows=dataset.rows | {"test": test}, notices=(*dataset.notices, text))

@@ -51,24 +51,8 @@ def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
 
     def read_table() -> Table:
         splits = _read_parquet(copy) if copy is not None else fetch(known.repository)
-        rows: list[Rows] = []
-        for split in ("train", known.test_split):
-            if split not in splits:
-                present = ", ".join(splits)
-                raise UserError(
-                    f"{known.name} has no split {split!r}, only {present}. Download {known.repository} again."
-                )
-            for column in (known.image_column, known.label_column):
-                _require(known.name, splits[split], column)
-            names = getattr(splits[split].features[known.label_column], "names", None)
-            if names is not None and tuple(names) != known.class_ids:
-                raise UserError(
-                    f"the classes of this {known.name} are not the published ones: {', '.join(names[:6])}, ... Use "
-                    "split-dataset:PATH-N to load it as data of your own."
-                )
-            part, labels = "test" if rows else "train", _column(splits[split], known.label_column)
-            rows.append(_rows(splits[split], known.image_column, part, labels))
-        table = make_table(known.name, *rows, class_names=known.class_ids)
+        parts = {"train": splits["train"], "test": splits[known.test_split]}
+        table = splits_table(known.name, parts, known.image_column, known.label_column, published=known.class_ids)
         return replace(table, class_names=known.class_names, episode=None, episode_names=())
 
     return Source(known.name, read_table, content, known, local=copy is not None)
@@ -80,8 +64,10 @@ def splits_table(
     image_column: str | None = None,
     labels: Values | None = None,
     episodes: Values | None = None,
+    published: Sequence[str] | None = None,
 ) -> Table:
-    """The training and the test split. `labels` and `episodes` are columns, or values for the training split."""
+    """The training and the test split. `labels` and `episodes` are columns, or values for the training split;
+    `published`: the classes of a known data set, which a copy of it must have."""
     notices: list[str] = []
     train_name = "train" if "train" in splits else next(iter(splits))
     test_name = next((split for split in TEST_SPLITS if split in splits and split != train_name), None)
@@ -89,13 +75,20 @@ def splits_table(
     unused = [split for split in splits if split not in (train_name, test_name)]
     if unused:
         notices.append(f"{name}: the split(s) {', '.join(unused)} are not used.")
-    image_column = _image_column(name, train, image_column)
+    image_column = image_column or _image_column(name, train)
     if labels is None and "label" in train.features:
         labels = "label"
-    for column, flag in ((labels, "--label-column "), (episodes, "--episode-column ")):
-        if isinstance(column, str):
-            _require(name, train, column, flag)
+    for column, option in ((image_column, "image"), (labels, "label"), (episodes, "episode")):
+        if isinstance(column, str) and column not in train.features:
+            flag = f"--{option}-column " if published is None else ""
+            present = ", ".join(train.features)
+            raise UserError(f"{flag}{column!r}: there is no such column. {name} has only the columns {present}.")
     class_names = getattr(train.features[labels], "names", None) if isinstance(labels, str) else None
+    if published is not None and class_names not in (None, list(published)):
+        raise UserError(
+            f"the classes of this {name} are not the published ones: {', '.join(class_names[:6])}, ... Use "
+            "split-dataset:PATH-N to load it as data of your own."
+        )
     for column, what in ((labels, "labels"), (episodes, "episodes")):
         if test is not None and column is not None and not (isinstance(column, str) and column in test.features):
             notices.append(f"{name}: the split {test_name!r} has no {what} and is not used.")
@@ -105,7 +98,7 @@ def splits_table(
         for table, part in ((train, "train"), (test, "test"))
         if table is not None
     ]
-    return make_table(name, *split_rows, class_names=class_names, notices=notices)
+    return make_table(name, *split_rows, class_names=published or class_names, notices=notices)
 
 
 def _column(table: Any, column: Values | None, names: bool = False) -> Values | None:
@@ -116,23 +109,14 @@ def _column(table: Any, column: Values | None, names: bool = False) -> Values | 
     return [texts[value] for value in values] if names and texts is not None else values
 
 
-def _image_column(name: str, table: Any, column: str | None) -> str:
+def _image_column(name: str, table: Any) -> str:
     import datasets
 
-    if column is not None:
-        _require(name, table, column, "--image-column ")
-        return column
     columns = [key for key, feature in table.features.items() if isinstance(feature, datasets.Image)]
     if len(columns) != 1:
         present = ", ".join(columns or table.features)
         raise UserError(f"{name} has {len(columns) or 'no'} image columns: choose with --image-column ({present}).")
     return columns[0]
-
-
-def _require(name: str, table: Any, column: str, flag: str = "") -> None:
-    if column not in table.features:
-        present = ", ".join(table.features)
-        raise UserError(f"{flag}{column!r}: there is no such column. {name} has only the columns {present}.")
 
 
 def _rows(table: Any, column: str, part: str, labels: Values | None, episodes: Values | None = None) -> Rows:
@@ -270,8 +254,6 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
                     f"{place} has only {len(paths)} of the {split} files of {known.name} ({paths[0].name}): download "
                     "the others."
                 )
-            for path in paths:
-                check_parquet(path)
         if all(copy.values()):
             return copy
     if data_dir is None:
@@ -282,27 +264,22 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
 
 def fingerprint(copy: LocalCopy) -> tuple[str, ...]:
     """From names, sizes and the parquet footers (offsets and statistics): quick, and equal for a copy."""
-    parts: list[str] = []
-    for split, paths in sorted(copy.items()):
-        for path in paths:
-            size = path.stat().st_size
-            with path.open("rb") as file:
-                file.seek(max(0, size - TAIL))
-                parts.append(f"{split} {path.name} {size} {hashlib.sha256(file.read()).hexdigest()}")
-    return tuple(parts)
+    files = [(split, path) for split, paths in sorted(copy.items()) for path in paths]
+    return tuple(f"{split} {path.name} {check_parquet(path)}" for split, path in files)
 
 
-def check_parquet(path: Path) -> None:
-    """A parquet file starts and ends with PAR1; an interrupted download does not."""
+def check_parquet(path: Path) -> str:
+    """Refuse a file that is not complete: it starts and ends with PAR1. Returns its size and the digest of its end."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(48)
-        file.seek(max(0, size - 4))
+        file.seek(max(0, size - TAIL))
         tail = file.read()
     if head.startswith(b"version https://git-lfs"):
         raise UserError(f"{path} is a Git LFS pointer, not the data. Run `git lfs pull` there, or download the file.")
-    if head[:4] != b"PAR1" or tail != b"PAR1" or size < 12:
+    if head[:4] != b"PAR1" or tail[-4:] != b"PAR1" or size < 12:
         raise UserError(f"{path} is not a complete parquet file ({size:,} bytes). Download it again.")
+    return f"{size} {hashlib.sha256(tail).hexdigest()}"
 
 
 def resolve_place(name: str, data_dir: Path | None) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,63 +19,42 @@ AHEAD_BYTES = 256 << 20
 """Upper bound on decoded images that wait for `take`."""
 
 
-class Images(Protocol):
+class Images:
     """A sequence of RGB images of one size."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(3, height, width)"""
-        ...
+    shape: tuple[int, int, int]
+    """(3, height, width)"""
+    count: int
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return self.count
 
     def take(self, indices: Tensor) -> Tensor:
         """uint8 [len(indices), 3, height, width] on the CPU, in the order of `indices` (int64)."""
-        ...
+        raise NotImplementedError
 
     def prefetch(self, indices: Tensor) -> None:
-        """Hint that these images will be taken soon, so that decoding can start."""
-        ...
+        """Hint that these images will be taken soon, so that decoding can start if they are not decoded yet."""
 
 
-@dataclass(frozen=True)
-class ArrayImages:
+class ArrayImages(Images):
     """Images stored decoded in one uint8 array [N, 3, H, W], in memory or memory-mapped."""
 
-    array: np.ndarray
-
-    def __post_init__(self) -> None:
-        assert self.array.dtype == np.uint8 and self.array.ndim == 4 and self.array.shape[1] == 3, self.array.shape
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.array.shape[1], self.array.shape[2], self.array.shape[3]
-
-    def __len__(self) -> int:
-        return len(self.array)
+    def __init__(self, array: np.ndarray) -> None:
+        assert array.dtype == np.uint8 and array.ndim == 4 and array.shape[1] == 3, array.shape
+        self.array, self.count, self.shape = array, len(array), (3, *array.shape[2:])
 
     def take(self, indices: Tensor) -> Tensor:
         import torch
 
         return torch.from_numpy(self.array[indices.numpy()])
 
-    def prefetch(self, indices: Tensor) -> None:
-        """Nothing to do: the images are already decoded."""
 
-
-@dataclass(frozen=True)
-class Subset:
+class Subset(Images):
     """A selection of other images, without copying them."""
 
-    source: Images
-    indices: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.source.shape
-
-    def __len__(self) -> int:
-        return len(self.indices)
+    def __init__(self, source: Images, indices: Tensor) -> None:
+        self.source, self.indices, self.count, self.shape = source, indices, len(indices), source.shape
 
     def take(self, indices: Tensor) -> Tensor:
         return self.source.take(self.indices[indices])
@@ -85,7 +63,7 @@ class Subset:
         self.source.prefetch(self.indices[indices])
 
 
-class LazyImages:
+class LazyImages(Images):
     """Images that are too many to keep decoded: threads decode them while the device works on the previous batch.
 
     `read` returns the encoded images of some rows, `describe` names a row in an error message. The pixels are the ones
@@ -100,18 +78,11 @@ class LazyImages:
         describe: Callable[[int], str],
         ahead: int | None = None,
     ) -> None:
-        self.count, self.size, self.read, self.describe = count, size, read, describe
+        self.count, self.shape, self.read, self.describe = count, (3, size, size), read, describe
         self.ahead = max(1, AHEAD_BYTES // (3 * size * size)) if ahead is None else ahead
         self.pending: dict[int, Future[np.ndarray]] = {}
         """Oldest first. Only the caller's thread uses it."""
         self.pool = ThreadPoolExecutor(core_count(), thread_name_prefix="osiris-decode")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return 3, self.size, self.size
-
-    def __len__(self) -> int:
-        return self.count
 
     def prefetch(self, indices: Tensor) -> None:
         """Start decoding. At most `ahead` images wait; newer hints replace the oldest ones."""
@@ -132,7 +103,7 @@ class LazyImages:
         if not 0 <= index < self.count:
             raise IndexError(f"image {index} of {self.count}")
         try:
-            return decode(self.read([index])[0], self.size)
+            return decode(self.read([index])[0], self.shape[1])
         except UndecodableImage as error:
             raise UserError(
                 f"{self.describe(index)} was readable when the data was first read and is not any more ({error}). "

@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from osiris.errors import UserError
 
 Tasks = tuple[tuple[int, ...], ...]
@@ -104,18 +106,14 @@ def choose_tasks(
 def _read_order(path: Path) -> list[str] | list[list[str]]:
     help_text = "Give `seed:N` or a JSON file with a list of class names (or a list of lists, one per task)."
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        listed = msgspec.json.decode(path.read_bytes(), type=list[str | list[str]])
+    except OSError as error:
         raise UserError(f"cannot read the class order {path}: {error}. {help_text}") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"the class order {path} is not JSON ({error}). {help_text}") from None
-
-    def are_names(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-    if not listed or not (are_names(listed) or (isinstance(listed, list) and all(map(are_names, listed)))):
-        raise UserError(f"the class order {path} is not a list of class names. {help_text}")
-    return listed
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the class order {path} is not a list of class names ({error}). {help_text}") from None
+    if len({type(row) for row in listed}) != 1:
+        raise UserError(f"the class order {path} is not a list of class names or a list of lists. {help_text}")
+    return listed  # pyright: ignore[reportReturnType]
 
 
 def task_order(count: int, seed: int | None) -> list[int]:

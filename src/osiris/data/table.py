@@ -139,19 +139,17 @@ def make_table(
         test = None
     label, label_of = None, {}
     if train.labels is not None:
-        label_of = numbering(train.labels, train.count, f"{name}: labels", class_names)
-        label = numbers(train.labels, train.count, f"{name}: labels", label_of)
+        label, label_of = numbered(train.labels, train.count, f"{name}: labels", names=class_names)
     classes = tuple(class_names or label_of) if label is not None else ()
     episode, episode_of = np.zeros(train.count, dtype=np.int64), {"all": 0}
     if train.episodes is not None:
-        episode_of = numbering(train.episodes, train.count, f"{name}: episodes")
-        episode = numbers(train.episodes, train.count, f"{name}: episodes", episode_of)
+        episode, episode_of = numbered(train.episodes, train.count, f"{name}: episodes")
     if len(episode_of) == train.count > 10:
         raise UserError(f"{name}: every image has its own episode. Use a coarser value, such as a date or a place.")
     if test is not None and label is not None:
-        test_label = numbers(test.labels, test.count, f"{name}: test labels", label_of)
+        test_label, _ = numbered(test.labels, test.count, f"{name}: test labels", label_of)
         if test.episodes is not None:
-            test_episode = numbers(test.episodes, test.count, f"{name}: test episodes", episode_of)
+            test_episode, _ = numbered(test.episodes, test.count, f"{name}: test episodes", episode_of)
         else:
             test_episode = _episode_of_class(name, label, episode, test_label, classes)
         label, episode = np.concatenate([label, test_label]), np.concatenate([episode, test_episode])
@@ -164,29 +162,33 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces if piece]
 
 
-def numbering(values: Values, count: int, what: str, names: Sequence[str] | None = None) -> dict[str, int]:
-    """The number of each distinct value, given as text, in order; with `names`, the values are positions in it."""
-    plain = _plain(values, count, what)
-    if names is None:
-        distinct = sorted(set(plain), key=natural if isinstance(plain[0], str) else None)
-        return {str(value): number for number, value in enumerate(distinct)}
-    if len(set(names)) < len(names):
-        raise UserError(f"{what}: class_names contains the same name twice.")
-    if type(plain[0]) is not int or min(plain) < 0 or max(plain) >= len(names):
-        raise UserError(f"{what} must be whole numbers from 0 to {len(names) - 1}, one for each class name.")
-    return {str(number): number for number in range(len(names))}
-
-
-def numbers(values: Values | None, count: int, what: str, number_of: dict[str, int]) -> np.ndarray:
+def numbered(
+    values: Values | None,
+    count: int,
+    what: str,
+    number_of: dict[str, int] | None = None,
+    names: Sequence[str] | None = None,
+) -> tuple[np.ndarray, dict[str, int]]:
+    """(the number of each value, the number of each distinct value, given as text). Distinct values are numbered in
+    order; those of test images as those of training images (`number_of`); with `names`, values are positions in it."""
     if values is None:
         raise UserError(f"{what} are missing: give one for each test image, as for the training images.")
-    texts = [str(value) for value in _plain(values, count, what)]
-    unknown = next((text for text in texts if text not in number_of), None)
+    plain = _plain(values, count, what)
+    if names is not None:
+        if len(set(names)) < len(names):
+            raise UserError(f"{what}: class_names contains the same name twice.")
+        if type(plain[0]) is not int or min(plain) < 0 or max(plain) >= len(names):
+            raise UserError(f"{what} must be whole numbers from 0 to {len(names) - 1}, one for each class name.")
+        number_of = {str(number): number for number in range(len(names))}
+    if number_of is None:
+        distinct = sorted(set(plain), key=natural if isinstance(plain[0], str) else None)
+        number_of = {str(value): number for number, value in enumerate(distinct)}
+    unknown = next((value for value in plain if str(value) not in number_of), None)
     if unknown is not None:
         raise UserError(
-            f"{what} contain {unknown!r}, which has no training images. Add some, or leave these test images out."
+            f"{what} contain {str(unknown)!r}, which has no training images. Add some, or leave these test images out."
         )
-    return np.asarray([number_of[text] for text in texts], dtype=np.int64)
+    return np.asarray([number_of[str(value)] for value in plain], dtype=np.int64), number_of
 
 
 def _plain(values: Values, count: int, what: str) -> list[Any]:

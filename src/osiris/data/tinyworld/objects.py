@@ -20,21 +20,14 @@ Draw = Callable[[Field, Field, Field], tuple[Field, Field | None]]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One class: its name, how it is drawn and how far it may turn (radians, to either side)."""
-
-    name: str
-    draw: Draw
-    turn: float
-
-
-@dataclass(frozen=True)
 class Task:
-    """Four kinds that differ in one respect."""
+    """Four kinds of objects that differ in one respect."""
 
     name: str
     environment: str
-    kinds: tuple[Kind, ...]
+    turn: float
+    """How far an object may turn (radians, to either side)."""
+    kinds: dict[str, Draw]
 
 
 def block(outline: Callable[[Field, Field], Field]) -> Draw:
@@ -174,55 +167,37 @@ def beetle(pattern: Callable[[Field, Field, Field], Field]) -> Draw:
     return draw
 
 
+BLOCKS = {
+    "triangle block": block(lambda u, v: s.polygon(u, v - 0.15, 3, 1.05)),
+    "square block": block(lambda u, v: s.box(u, v, 0.72, 0.72)),
+    "cross block": block(lambda u, v: s.union(s.box(u, v, 0.9, 0.32), s.box(u, v, 0.32, 0.9))),
+    "disc block": block(lambda u, v: s.circle(u, v, 0.84)),
+}
+CUSHIONS = {
+    "striped cushion": cushion(lambda u, v, k: s.stripes(u, 0.62 * k)),
+    "dotted cushion": cushion(lambda u, v, k: s.dots(u, v, 0.62 * k, 0.21)),
+    "checked cushion": cushion(lambda u, v, k: s.checks(u, v, 1.1 * k)),
+    "ringed cushion": cushion(lambda u, v, k: s.stripes(s.circle(u, v, 0.0), 0.6 * k)),
+}
+BLOSSOMS = {
+    f"{n} {'pointed' if pointed else 'round'} petals": blossom(n, pointed) for pointed in (False, True) for n in (5, 8)
+}
+BEETLES = {
+    "lined beetle": beetle(lambda u, v, k: s.stripes(u, 0.5 * k)),
+    "spotted beetle": beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.56 * k, 0.19)),
+    "banded beetle": beetle(lambda u, v, k: s.stripes(v - 0.12, 0.56 * k)),
+    "shielded beetle": beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)),
+}
 TASKS: tuple[Task, ...] = (
-    Task(
-        "blocks",
-        "indoor",
-        (
-            Kind("triangle block", block(lambda u, v: s.polygon(u, v - 0.15, 3, 1.05)), 0.5),
-            Kind("square block", block(lambda u, v: s.box(u, v, 0.72, 0.72)), 0.5),
-            Kind("cross block", block(lambda u, v: s.union(s.box(u, v, 0.9, 0.32), s.box(u, v, 0.32, 0.9))), 0.5),
-            Kind("disc block", block(lambda u, v: s.circle(u, v, 0.84)), 0.5),
-        ),
-    ),
-    Task(
-        "cushions",
-        "indoor",
-        (
-            Kind("striped cushion", cushion(lambda u, v, k: s.stripes(u, 0.62 * k)), 0.5),
-            Kind("dotted cushion", cushion(lambda u, v, k: s.dots(u, v, 0.62 * k, 0.21)), 0.5),
-            Kind("checked cushion", cushion(lambda u, v, k: s.checks(u, v, 1.1 * k)), 0.5),
-            Kind("ringed cushion", cushion(lambda u, v, k: s.stripes(s.circle(u, v, 0.0), 0.6 * k)), 0.5),
-        ),
-    ),
-    Task("buttons", "indoor", tuple(Kind(f"button with {n}", button(n), 1.5) for n in (1, 2, 3, 4))),
-    Task("letters", "indoor", tuple(Kind(f"letter {name}", letter(name), 0.35) for name in LETTERS)),
-    Task("signs", "city", tuple(Kind(n, sign(n), 0.9) for n in ("ring", "double ring", "broken ring", "barred ring"))),
-    Task(
-        "wheels",
-        "city",
-        (*(Kind(f"wheel with {n} spokes", wheel(n), 1.5) for n in (3, 4, 8)), Kind("gear", gear, 1.5)),
-    ),
-    Task("towers", "city", tuple(Kind(f"{n} tower", tower(n), 0.2) for n in ("gabled", "domed", "stepped", "notched"))),
-    Task(
-        "blossoms",
-        "wild",
-        tuple(
-            Kind(f"{n} {'pointed' if pointed else 'round'} petals", blossom(n, pointed), 1.5)
-            for pointed in (False, True)
-            for n in (5, 8)
-        ),
-    ),
-    Task("leaves", "wild", tuple(Kind(f"{n} leaf", leaf(n), 0.9) for n in ("oval", "crescent", "heart", "clover"))),
-    Task(
-        "beetles",
-        "wild",
-        (
-            Kind("lined beetle", beetle(lambda u, v, k: s.stripes(u, 0.5 * k)), 0.8),
-            Kind("spotted beetle", beetle(lambda u, v, k: s.dots(np.abs(u) - 0.26, v - 0.1, 0.56 * k, 0.19)), 0.8),
-            Kind("banded beetle", beetle(lambda u, v, k: s.stripes(v - 0.12, 0.56 * k)), 0.8),
-            Kind("shielded beetle", beetle(lambda u, v, k: s.ellipse(u, v - 0.12, 0.34, 0.44)), 0.8),
-        ),
-    ),
+    Task("blocks", "indoor", 0.5, BLOCKS),
+    Task("cushions", "indoor", 0.5, CUSHIONS),
+    Task("buttons", "indoor", 1.5, {f"button with {n}": button(n) for n in (1, 2, 3, 4)}),
+    Task("letters", "indoor", 0.35, {f"letter {name}": letter(name) for name in LETTERS}),
+    Task("signs", "city", 0.9, {n: sign(n) for n in ("ring", "double ring", "broken ring", "barred ring")}),
+    Task("wheels", "city", 1.5, {f"wheel with {n} spokes": wheel(n) for n in (3, 4, 8)} | {"gear": gear}),
+    Task("towers", "city", 0.2, {f"{n} tower": tower(n) for n in ("gabled", "domed", "stepped", "notched")}),
+    Task("blossoms", "wild", 1.5, BLOSSOMS),
+    Task("leaves", "wild", 0.9, {f"{n} leaf": leaf(n) for n in ("oval", "crescent", "heart", "clover")}),
+    Task("beetles", "wild", 0.8, BEETLES),
 )
 """In the order of the stream: four tasks indoors, three in the city, three in the wild."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from osiris.data.tinyworld.objects import Kind
+from osiris.data.tinyworld.objects import Draw
 from osiris.data.tinyworld.scenes import Environment, Uniform, between, colour, covered, mix
 from osiris.data.tinyworld.shapes import Field
 
@@ -31,17 +31,17 @@ def uniforms(words: np.ndarray) -> Uniform:
     return lambda: next(columns)
 
 
-def placed(kind: Kind, x: Field, y: Field, r: Uniform) -> tuple[Field, Field | None]:
+def placed(draw: Draw, turn: float, x: Field, y: Field, r: Uniform) -> tuple[Field, Field | None]:
     """The object's two distances, in units of the picture, at a place, size, angle and stretch of its own."""
     scale = between(r(), 0.55, 0.85)
     dx, dy = (x - between(r(), -0.3, 0.3)) / scale, (y - between(r(), -0.3, 0.3)) / scale
-    angle, stretch = between(r(), -kind.turn, kind.turn), np.exp(between(r(), -0.07, 0.07))
+    angle, stretch = between(r(), -turn, turn), np.exp(between(r(), -0.07, 0.07))
     cosine, sine = np.cos(angle), np.sin(angle)
-    body, marks = kind.draw((cosine * dx + sine * dy) * stretch, (cosine * dy - sine * dx) / stretch, r())
+    body, marks = draw((cosine * dx + sine * dy) * stretch, (cosine * dy - sine * dx) / stretch, r())
     return body * scale, None if marks is None else marks * scale
 
 
-def paint(kind: Kind, environment: Environment, words: np.ndarray) -> Field:
+def paint(draw: Draw, turn: float, environment: Environment, words: np.ndarray) -> Field:
     """The noiseless pictures, RGB float32 [n, 3, SIZE, SIZE] around [0, 1], from uint64 [n, PARAMETERS].
 
     Objects are lighter than what is behind and painted on them, their hue varies about as much as the colour jitter
@@ -49,7 +49,7 @@ def paint(kind: Kind, environment: Environment, words: np.ndarray) -> Field:
     """
     x, y = grid()
     r = uniforms(words)
-    body, marks = placed(kind, x, y, r)
+    body, marks = placed(draw, turn, x, y, r)
     fill = colour(between(r(), *environment.hues), between(r(), *environment.saturations), between(r(), 0.8, 1.0))
     ink = colour(between(r(), *environment.hues), between(r(), 0.1, 0.4), between(r(), 0.15, 0.35))
     light = between(r(), 0, 2 * np.pi)
