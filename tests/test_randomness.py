@@ -10,11 +10,10 @@ from torch import Tensor
 import naive
 from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext
-from osiris.models import EncoderConfig, build_encoder
 from osiris.randomness import derive_seed, generator, scoped
 from osiris.training.engine import Engine
 from osiris.training.schedule import batch_indices
-from tiny import ENCODER, HEADS, tiny_engine, train
+from tiny import tiny_engine, train
 
 keys = st.tuples(
     st.integers(0, 2**53),
@@ -59,29 +58,6 @@ def test_building_and_training_consume_no_global_generator() -> None:
     engine, stretch = tiny_engine("lump")
     train(engine, stretch[:2])
     assert torch.equal(torch.get_rng_state(), expected)
-
-
-def test_initialisation_depends_on_the_seed_alone() -> None:
-    one, two, other = build_encoder(ENCODER, 0), build_encoder(ENCODER, 0), build_encoder(ENCODER, 1)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters()))
-    assert not torch.equal(one.get_parameter("conv1.weight"), other.get_parameter("conv1.weight"))
-
-
-def test_g_starts_alike_whether_or_not_there_is_an_h() -> None:
-    engines = [tiny_engine(name)[0] for name in ("ft", "osiris-d", "cassle", "pocon")]
-    weights = [engine.networks.heads["g"].get_parameter("fc1.weight") for engine in engines]
-    assert all(torch.equal(weights[0], other) for other in weights[1:])
-    assert weights[0].shape == (HEADS.projector_hidden, EncoderConfig(width=8).features)
-
-
-def test_memory_draws_do_not_depend_on_the_method() -> None:
-    """Two methods with the same seed offer the same images to the same slots."""
-    held = []
-    for name in ("er", "osiris-d", "lump"):
-        engine, stretch = tiny_engine(name)
-        train(engine, stretch[:2])
-        held.append(engine.memory.source.clone())
-    assert all(torch.equal(held[0], other) for other in held[1:])
 
 
 def test_a_step_draws_from_the_keys_of_its_task_and_step() -> None:

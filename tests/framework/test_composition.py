@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from osiris.errors import UserError
 from osiris.framework.composition import (
-    method_to_dict,
     parse_terms,
-    resolve,
 )
-from osiris.framework.config import MethodConfig
 from osiris.framework.options import from_dict
 from osiris.framework.terms import (
     Contrast,
@@ -33,7 +30,6 @@ from osiris.framework.terms import (
     Term,
     X,
 )
-from osiris.training import config as settings
 from osiris.training.schedule import batch_indices
 from tiny import composed, tiny_engine, train
 
@@ -90,14 +86,6 @@ def test_a_term_survives_json_and_text(term) -> None:
     assert from_dict(Term, json.loads(json.dumps(wanted))).to_dict() == wanted
     typed = {key: value if value is None or key == "kind" else str(value) for key, value in wanted.items()}
     assert from_dict(Term, typed).to_dict() == wanted
-
-
-def test_the_config_gives_the_same_method_again() -> None:
-    chosen = MethodConfig(method="osiris-d(positive=other)", past="replay+distil", cross_weight=0.3)
-    config = settings.Config(method=chosen)
-    again = settings.from_dict(json.loads(json.dumps(settings.to_dict(config))))
-    assert again == config
-    assert method_to_dict(resolve(again.method)) == method_to_dict(resolve(chosen))
 
 
 def test_options_of_a_method() -> None:
@@ -198,27 +186,3 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
 def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         composed(**chosen)
-
-
-FREE = {
-    "everything at once": {"method": "osiris-d", "past": "replay+distil+elastic+predict", "cross": "cross:g"},
-    "two mixtures": {"method": "lump", "current": "mixed(alpha=0.4)+mixed(alpha=2)"},
-    "pocon with replay": {"method": "pocon", "cross": "cross", "past": "snapshot+replay:h"},
-    "der in h": {"method": "osiris-r", "past": "match:g", "current": "contrast:h"},
-    "lump and distillation": {"method": "lump", "past": "distil:g"},
-}
-
-
-@pytest.mark.parametrize("name", FREE)
-def test_any_composition_trains_and_resumes(name: str) -> None:
-    method = composed(**FREE[name])
-    engine, stretch = tiny_engine(method, epochs=1)
-    results = train(engine, stretch[:2])
-    assert all(bool(result.finite) for result in results)
-    named = {key for key, _, _ in method.weighted(3)}
-    assert set(results[-1].values) - {"spread"} == named | {"loss", "gradient_norm"}
-    again, _ = tiny_engine(method, epochs=1)
-    again.restore(engine.state())
-    for one in (engine, again):
-        one.model.begin_task(one.task_context(stretch[2], 0))
-    assert torch.equal(engine.step(stretch[2], 0).values["loss"], again.step(stretch[2], 0).values["loss"])

@@ -122,16 +122,6 @@ def test_extreme_similarities_stay_finite(tau: float) -> None:
     assert losses.contrast(z, tau).item() == pytest.approx(torch.tensor(15.0).log().item(), rel=1e-4)
 
 
-def test_no_gradient_flows_through_masked_entries() -> None:
-    """-inf entries must not make NaN gradients, also where a batch has one image and nothing to compare with."""
-    for count in (1, 2):
-        z = vectors(count, 3, seed=1)
-        q = vectors(count, 3, seed=2)
-        value = losses.contrast(z) + losses.distil(z, q) + losses.cross(z, q)
-        value.backward()
-        assert z.grad is not None and torch.isfinite(z.grad).all()
-
-
 def test_er_plus_aligns_no_memory_images() -> None:
     """Sec. 3.3: L^ER+ pushes memory images away from X, and no more; L^ER++ also draws their views together."""
     x, y = torch.zeros(2, 3, 6, dtype=torch.float64), torch.zeros(2, 1, 6, dtype=torch.float64)

@@ -8,43 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import naive
-from osiris.framework.representations import Unit
-from osiris.models.normalisation import BatchNorm
-
-Views = list[Tensor]
-"""Raw embeddings [N, d] of the two views."""
-
-
-def through(head: nn.Module, rows: Tensor) -> Tensor:
-    """A head layer by layer, BatchNorm written out: biased variance of the batch, or running statistics if frozen."""
-    for layer in head.modules():
-        if isinstance(layer, nn.Linear):
-            rows = rows @ layer.weight.T + (0 if layer.bias is None else layer.bias)
-        elif isinstance(layer, Unit):
-            rows = torch.stack([naive.unit(row) for row in rows])
-        elif isinstance(layer, nn.ReLU):
-            rows = rows.clamp(min=0)
-        elif isinstance(layer, BatchNorm):
-            mean, variance = rows.mean(0), ((rows - rows.mean(0)) ** 2).mean(0)
-            if not layer.training:
-                assert layer.running_mean is not None and layer.running_var is not None
-                mean, variance = layer.running_mean, layer.running_var
-            rows = (rows - mean) / (variance + 1e-5).sqrt()
-            rows = rows * layer.weight + layer.bias if layer.affine else rows
-    return rows
-
-
-def embed(model: naive.Model, names: Sequence[str], heads: Sequence[nn.Module], encoder=None) -> dict[str, Views]:
-    """Raw embeddings of inputs that share each call of a head, view by view."""
-    sizes = [model.views[name].shape[1] for name in names]
-    views: dict[str, Views] = {name: [] for name in names}
-    for view in range(2):
-        rows = torch.cat([torch.stack(model.features(name, encoder, tuple(names))[view]) for name in names])
-        for head in heads:
-            rows = through(head, rows)
-        for name, part in zip(names, rows.split(sizes)):
-            views[name].append(part)
-    return views
+from naive import Parts, Views, mean, through, units
 
 
 def union(*parts: Views) -> Views:
@@ -53,14 +17,6 @@ def union(*parts: Views) -> Views:
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     return (naive.unit(a) * naive.unit(b)).sum()
-
-
-def mean(values: Sequence[Tensor]) -> Tensor:
-    return sum(values[1:], values[0]) / len(values)
-
-
-def units(z: Views) -> list[list[Tensor]]:
-    return [[naive.unit(row) for row in view] for view in z]
 
 
 def dcl(z: Views, tau: float = 0.1, weighted: bool = False) -> Tensor:
@@ -167,7 +123,7 @@ class Reference:
         """L^SSL on the union of `names`."""
 
         def of(heads: Sequence[nn.Module], encoder: nn.Module | None = None) -> Views:
-            views = embed(self.model, self.together, heads, encoder)
+            views = self.model.raw(self.together, heads, encoder)
             return union(*(views[name] for name in names))
 
         z = of([self.g])
@@ -193,14 +149,14 @@ class Reference:
     def queue(self) -> Tensor:
         return self.model.networks.get_submodule("objective").get_buffer("queue")
 
-    def cromo(self, mixture: str, nu: float) -> dict[str, tuple[float, Tensor]]:
+    def cromo(self, mixture: str) -> Parts:
         """Mixtures with the first |Y| images of X."""
-        mixed = embed(self.model, self.together, [self.g])[mixture]
-        x, count = embed(self.model, self.together, [self.g])["X"], len(mixed[0])
-        past = embed(self.model, ("Y",), [self.model.past("g")], self.model.past("encoder"))["Y"]
+        mixed = self.model.raw(self.together, [self.g])[mixture]
+        x, count = self.model.raw(self.together, [self.g])["X"], len(mixed[0])
+        past = self.model.raw(("Y",), [self.model.past("g")], self.model.past("encoder"))["Y"]
         if self.kind == "byol":
-            mixed = embed(self.model, self.together, [self.g, self.state["predictor"]])[mixture]
-            x = embed(self.model, self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
+            mixed = self.model.raw(self.together, [self.g, self.state["predictor"]])[mixture]
+            x = self.model.raw(self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
 
         def similar(a: Tensor, b: Tensor) -> Tensor:
             if self.kind == "byol":
@@ -209,7 +165,8 @@ class Reference:
             return barlow(a, b) if self.kind == "barlow" else losses[self.kind]()
 
         cross = [
-            nu * similar(mixed[view], x[view][:count]) + (1 - nu) * similar(mixed[view], past[view].detach())
+            self.model.nu * similar(mixed[view], x[view][:count])
+            + (1 - self.model.nu) * similar(mixed[view], past[view].detach())
             for view in range(2)
         ]
         prediction, target = self.prediction_and_target()
@@ -222,30 +179,30 @@ class Reference:
     def align(self, name: str, stored: Tensor | None) -> Tensor:
         """-cos(a(z), target) with both views in one call of the aligner."""
         term = self.model.term("past")
-        aligned = through(term.aligner, torch.cat(embed(self.model, self.together, [self.g])[name]))
+        aligned = through(term.aligner, torch.cat(self.model.raw(self.together, [self.g])[name]))
         if stored is None:
-            target = torch.cat(embed(self.model, (name,), [term.average_head], term.average_encoder)[name])
+            target = torch.cat(self.model.raw((name,), [term.average_head], term.average_encoder)[name])
         else:
             target = torch.cat([stored, stored])
         return mean([-cosine(a, t.detach()) for a, t in zip(aligned, target)])
 
     def prediction_and_target(self) -> tuple[Views, Views]:
         """p(g(f(X))) and g*(f*(X))."""
-        prediction = embed(self.model, self.together, [self.g, self.model.term("past").predictor])["X"]
-        target = embed(self.model, ("X",), [self.model.past("g")], self.model.past("encoder"))["X"]
+        prediction = self.model.raw(self.together, [self.g, self.model.term("past").predictor])["X"]
+        target = self.model.raw(("X",), [self.model.past("g")], self.model.past("encoder"))["X"]
         return prediction, [view.detach() for view in target]
 
     def pfr(self) -> Tensor:
         """-cos(p(f(X)), f*(X))."""
-        prediction = embed(self.model, ("X",), [self.model.term("past").predictor])["X"]
-        target = embed(self.model, ("X",), [], self.model.past("encoder"))["X"]
+        prediction = self.model.raw(("X",), [self.model.term("past").predictor])["X"]
+        target = self.model.raw(("X",), [], self.model.past("encoder"))["X"]
         return mean([-cosine(p, t.detach()) for view in range(2) for p, t in zip(prediction[view], target[view])])
 
     def pnr(self, positive_in_denominator: bool = False) -> tuple[Tensor, Tensor]:
         """The current and the past term. Rows 0..2N-1 are the views of all images, row k ± N the other view."""
         prediction, target = self.prediction_and_target()
         if self.kind.startswith(("ntxent", "dcl")):
-            z = embed(self.model, self.together, [self.g])["X"]
+            z = self.model.raw(self.together, [self.g])["X"]
             z, p, u = ([naive.unit(row) for view in views for row in view] for views in (z, prediction, target))
             count, main, distil = len(z), [], []
             for k in range(count):
@@ -260,8 +217,8 @@ class Reference:
                 distil.append(torch.stack(found).exp().sum().log() - positive)
             return mean(main), mean(distil)
         if self.kind.startswith("mocov2"):
-            z = embed(self.model, self.together, [self.g])["X"]
-            keys = embed(self.model, self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
+            z = self.model.raw(self.together, [self.g])["X"]
+            keys = self.model.raw(self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
             queue = torch.cat([self.queue, self.model.term("current").queue], dim=1)
             swapped = [target[1], target[0]]  # the distillation looks for the same view in the queue of the same view
             return mocov2(z, keys, queue), mocov2(prediction, swapped, queue.flip(0))

@@ -37,10 +37,6 @@ SMALL = {"mocov2+": "mocov2+(queue_size=5)", "swav": "swav(clusters=7)"}
 OBJECTIVES = [SMALL.get(kind, kind) for kind, cls in Objective.kinds().items() if cls.__module__.startswith("osiris.")]
 
 
-Parts = dict[str, tuple[float, Tensor]]
-"""Terms by name: weight and value."""
-
-
 def composed(method: str = "osiris-d", objective: str | None = None, **options: Any) -> Method:
     """A method as the options of the command line compose it."""
     return resolve(MethodConfig(method, objective=objective, **options))
@@ -126,7 +122,11 @@ class Situation:
 
     def naive(self) -> naive.Model:
         """The same parameters for the naive computation (shared: the gradients are accumulated in one place)."""
-        return naive.Model(self.networks, self.model.terms, dict(self.views), self.networks.batch_norm)
+        model = naive.Model(self.networks, self.model.terms, dict(self.views), self.networks.batch_norm)
+        memory, slots = self.model.memory, self.context.slots
+        model.stored = {name: memory.get_buffer(f"field_{name}")[slots] for name in memory.fields}
+        model.nu = next((term.nu(self.context) for term in self.model.terms.values() if hasattr(term, "nu")), 0.0)  # pyright: ignore
+        return model
 
 
 def situation(
@@ -169,29 +169,15 @@ def _scramble(module: nn.Module, seed: int) -> None:
             value.abs_().add_(0.1)
 
 
-def assert_like_naive(case: Situation, reference: Callable[[], Parts]) -> None:
+def assert_like_naive(case: Situation, reference: Callable[[naive.Model], naive.Parts]) -> None:
     """L, every term by name, and the gradient of every parameter."""
     value, terms = case.values()
     value.backward()
     gradients = case.gradients()
     case.model.zero_grad()
-    parts = reference()
+    parts = reference(case.naive())
     expected = naive.total(parts)
     expected.backward()
-    wanted = case.gradients()
-    assert set(terms) == set(parts) and set(gradients) == set(wanted)
-    for name, (_, part) in parts.items():
-        torch.testing.assert_close(terms[name], part, rtol=1e-8, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
-    torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-9)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-6, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}")
-
-
-def assert_same_gradients(case: Situation, **options: Any) -> None:
-    """`options` of the representations, such as a micro-batch, change no gradient."""
-    case.values()[0].backward()
-    expected = case.gradients()
-    case.model.zero_grad()
-    case.values(**options)[0].backward()
-    for key, gradient in case.gradients().items():
-        torch.testing.assert_close(gradient, expected[key], rtol=1e-6, atol=1e-10, msg=lambda t, k=key: f"{k}: {t}")
+    wanted = {name: part for name, (_, part) in parts.items()}
+    torch.testing.assert_close({**terms, "": value}, {**wanted, "": expected}, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(gradients, case.gradients(), rtol=1e-6, atol=1e-9)
