@@ -12,25 +12,26 @@ from pathlib import Path
 from osiris.errors import Diverged, Stopped, UserError, unknown
 from osiris.training.interrupt import Interrupt
 
-COMMANDS: dict[str, str] = {
-    "demo": "train ft and osiris-d on built-in data and write a report, in minutes",
-    "train": "train one method on one benchmark",
-    "observe": "learn from one more folder of images (the state lives in a directory)",
-    "embed": "compute the features of images with the encoder of a state or run",
-    "search": "find the images of a folder that are most similar to one image",
-    "export": "write the encoder of a state or run for use without osiris",
-    "status": "show what a state has learned from and what it contains",
-    "sweep": "train several methods with several seeds",
-    "evaluate": "evaluate a run, a checkpoint or any other encoder",
-    "report": "make an HTML page, figures and tables from runs",
-    "compare": "print a table of several runs, with tests over seeds",
-    "reproduce": "train and report what one table or figure of the paper needs",
-    "paper": "print the paper's published numbers",
-    "list": "list methods, benchmarks and presets",
-    "data": "download, verify and look at a benchmark's images",
-    "bench": "measure the speed of training and evaluation on this machine",
-    "doctor": "show versions, device, threads, data and free disk space",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("experiments", "train ft and osiris-d on built-in data and write a report, in minutes"),
+    "train": ("train", "train one method on one benchmark"),
+    "observe": ("learner", "learn from one more folder of images (the state lives in a directory)"),
+    "embed": ("learner", "compute the features of images with the encoder of a state or run"),
+    "search": ("learner", "find the images of a folder that are most similar to one image"),
+    "export": ("learner", "write the encoder of a state or run for use without osiris"),
+    "status": ("learner", "show what a state has learned from and what it contains"),
+    "sweep": ("sweep", "train several methods with several seeds"),
+    "evaluate": ("evaluate", "evaluate a run, a checkpoint or any other encoder"),
+    "report": ("results", "make an HTML page, figures and tables from runs"),
+    "compare": ("results", "print a table of several runs, with tests over seeds"),
+    "reproduce": ("experiments", "train and report what one table or figure of the paper needs"),
+    "paper": ("results", "print the paper's published numbers"),
+    "list": ("list", "list methods, benchmarks and presets"),
+    "data": ("data", "download, verify and look at a benchmark's images"),
+    "bench": ("machine", "measure the speed of training and evaluation on this machine"),
+    "doctor": ("machine", "show versions, device, threads, data and free disk space"),
 }
+"""Name -> module in `commands/`, and what it does."""
 
 EXAMPLES = """examples:
   osiris demo
@@ -41,7 +42,7 @@ EXAMPLES = """examples:
 
 def usage() -> str:
     width = max(len(name) for name in COMMANDS)
-    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
     return (
         "osiris: unsupervised continual learning\n\n"
         "usage: osiris COMMAND [options]    (`osiris COMMAND --help` shows the options)\n\n"
@@ -82,12 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def dispatch(name: str, argv: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    module = importlib.import_module(f"osiris.commands.{name}")
+    module = importlib.import_module(f"osiris.commands.{COMMANDS[name][0]}")
     if hasattr(module, "parse"):
         return module.run(module.parse(argv))
-    from osiris.commands import parse_arguments
+    from osiris.commands import bind_arguments, parse_arguments
 
-    return module.run(parse_arguments(module.Args, argv, name))
+    if hasattr(module, "Args"):
+        return module.run(parse_arguments(module.Args, argv, name))
+    return bind_arguments(getattr(module, f"{name}_command"), argv, name)() or 0
 
 
 def _fail(message: str, code: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from osiris.commands import compare, paper
+from osiris.commands.results import compare_command, paper_command
 from osiris.errors import UserError
 from osiris.evaluation.published import benchmarks, document, published, published_ablation
 from osiris.evaluation.runs import load_runs
@@ -182,7 +182,7 @@ def test_the_paper_beside_ours(runs):
 
 def test_a_benchmark_that_the_paper_does_not_have_is_shown_with_a_notice(tmp_path, capsys):
     write_run(tmp_path, "ft", 0, 44.0, benchmark="tinyworld")
-    assert compare.run(compare.Args((tmp_path,), with_paper=True)) == 0
+    compare_command((tmp_path,), with_paper=True)
     shown = capsys.readouterr()
     assert "44.0" in shown.out and "the paper has no class-agnostic numbers for tinyworld" in shown.err
 
@@ -265,18 +265,18 @@ def test_published_marks_of_the_main_columns():
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])
 def test_commands_print(runs, capsys, form):
-    assert compare.run(compare.Args((runs,), format=form, with_paper=True)) == 0
+    compare_command((runs,), format=form, with_paper=True)
     printed = capsys.readouterr().out
     assert "class-agnostic" in printed and "51.0" in printed and "50.1" in printed
-    assert paper.run(paper.Args(protocol="task-aware", format=form)) == 0
+    paper_command(protocol="task-aware", format=form)
     printed = capsys.readouterr().out
     assert "task-aware" in printed and "86.7" in printed
     for kind in ("ablation", "environments"):
-        assert paper.run(paper.Args(table=kind, format=form)) == 0
+        paper_command(table=kind, format=form)
     printed = capsys.readouterr().out
     assert "osiris-d/no-past" in printed and "within-environment" in printed
 
 
 def test_the_published_table_needs_no_torch():
-    code = "import sys; from osiris.commands import paper; paper.run(paper.Args()); sys.exit('torch' in sys.modules)"
+    code = "import sys; from osiris.commands.results import *; paper_command(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

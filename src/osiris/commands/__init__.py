@@ -1,15 +1,17 @@
-"""One module per command: a dataclass `Args` and `run(args) -> exit code`, with heavy imports inside `run`.
-
-Here is what several commands share.
+"""Commands are functions `NAME_command`: their parameters are the options, their docstring is the help. Commands with
+whole configs as options have a module of their own, with a dataclass `Args` and `run(args)`. Imports that take long are
+inside the functions. Here is what several commands share.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tyro
 
@@ -21,8 +23,19 @@ if TYPE_CHECKING:
 Args = TypeVar("Args")
 
 
-def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Args | None = None) -> Args:
-    """The fields of the dataclass `kind` are the options; its docstring is the description in `--help`."""
+def bind_arguments(function: Callable[..., int | None], argv: list[str], command: str) -> Callable[[], int | None]:
+    """The function of a command with its parameters from the command line, ready to be called."""
+
+    @functools.wraps(function)
+    def bind(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
+        return functools.partial(function, *args, **kwargs)
+
+    return parse_arguments(bind, argv, command)
+
+
+def parse_arguments(kind: Callable[..., Args], argv: list[str], command: str, default: Args | None = None) -> Args:
+    """The fields of a dataclass, or the parameters of a function, are the options; the docstring is the description in
+    `--help`."""
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
@@ -30,7 +43,7 @@ def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Ar
                 kind,
                 args=argv,
                 prog=f"osiris {command}",
-                description=inspect.getdoc(kind),
+                description=(inspect.getdoc(kind) or "").partition("\n\nArgs:")[0],
                 default=tyro.MISSING_NONPROP if default is None else default,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
             )

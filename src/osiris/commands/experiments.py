@@ -1,0 +1,104 @@
+"""`osiris demo` and `osiris reproduce`: prepared grids of runs with their report."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+def demo_command(
+    out: Path = Path("demo"),
+    seed: int = 0,
+    preset: str = "fast",
+    methods: tuple[str, ...] = ("ft", "osiris-d"),
+    jobs: int | None = None,
+) -> None:
+    """Train ft and osiris-d on the built-in data set tinyworld, evaluate after every task, write a report.
+
+    Examples:
+      osiris demo
+      osiris demo --out demo --seed 3
+
+    Args:
+        out: Where the runs and the report go. The same command again continues what is missing.
+        seed: Seed of both runs.
+        preset: `fast` (minutes) or `smoke` (seconds; its numbers mean nothing).
+        methods: Methods to train.
+        jobs: Runs at a time; None means one per core.
+    """
+    from osiris.commands import metrics_table
+    from osiris.console import console, say
+    from osiris.evaluation.metrics_file import read_metrics
+    from osiris.sweep.grid import Grid, GridDirectory
+    from osiris.sweep.runner import finish, run_grids
+
+    started = time.monotonic()
+    directory, grid = GridDirectory(out), Grid(methods, seeds=(seed,), preset=preset)
+    run_grids(directory, [grid], jobs)
+    page = finish(directory, grid.runs(), out / "report", title="osiris demo: tinyworld")
+    console.print(metrics_table([read_metrics(directory.folder(run) / "metrics.json") for run in grid.runs()]))
+    say(
+        "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
+        "the KNN does not know the task, task-aware: it does."
+    )
+    say(f"{time.monotonic() - started:.0f} seconds. Open {page} in a browser.")
+
+
+def reproduce_command(
+    target: Positional[str],
+    preset: str = "paper",
+    plan: bool = False,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    out: Path = Path("reproduction"),
+    benchmark: str | None = None,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    retries: int = 1,
+) -> None:
+    """Train, evaluate and report everything that one table or figure of the paper needs, as `osiris sweep` does.
+
+    The same command again keeps finished runs and continues the rest. Tables that need the same runs share them within
+    one --out. With --plan nothing runs: the commands are printed with what they would cost here.
+
+    Examples:
+      osiris reproduce table4 --preset fast --plan
+      osiris reproduce fig2 --preset fast --seeds 0 1
+      osiris reproduce table5 --preset smoke --benchmark tinyworld
+
+    Args:
+        target: table2 to table8, fig2 to fig11; fig3a and fig3b are the two panels of fig3.
+        preset: `paper` needs a GPU and days, `fast` minutes to hours on a laptop; `smoke` only shows that the program
+            works.
+        plan: Print the commands, their encoder FLOPs and hours; run nothing.
+        seeds: One run of every method for each.
+        out: The directory of the grid and of its reports.
+        benchmark: Run the same methods on another benchmark than the paper's, such as tinyworld.
+        data_dir: Local copy of the hub's files; None means the environment variable OSIRIS_DATA, then the hub.
+        jobs: Runs at a time; None means one per core.
+        retries: How often a failed run is started again.
+    """
+    from osiris.console import say
+    from osiris.reproduce.recipes import find_recipe
+    from osiris.sweep.grid import GridDirectory
+    from osiris.sweep.plan import print_plan
+    from osiris.sweep.runner import default_jobs, finish, run_grids
+
+    recipe = find_recipe(target)
+    grid = recipe.grid(preset, seeds, [benchmark] if benchmark else [])
+    if data_dir is not None:
+        os.environ["OSIRIS_DATA"] = str(data_dir)
+    if plan:
+        print(f"# {recipe.title}, preset {preset}")
+        print_plan(GridDirectory(out, grid.runs()), jobs or default_jobs())
+        return
+    directory = GridDirectory(out)
+    run_grids(directory, [grid], jobs, retries)
+    folder = out / "".join(letter for letter in target.lower() if letter.isalnum())
+    page = finish(directory, grid.runs(), folder, recipe.title)
+    for stem in (folder / file.format(benchmark=benchmark) for benchmark in grid.benchmarks for file in recipe.files):
+        for path in sorted(stem.parent.glob(f"{stem.name}.*")):
+            say(str(path))
+    say(f"report: {page}")

@@ -1,0 +1,118 @@
+"""`osiris doctor` and `osiris bench`: what this machine has, what is missing, and how fast it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+from osiris.errors import UserError
+
+REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
+
+
+def bench_command(repeats: int = 5) -> None:
+    """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
+
+    Every result is a ratio of two times, measured alternately on one thread, so that other load matters little.
+
+    Examples:
+      osiris bench
+      osiris bench --repeats 9
+
+    Args:
+        repeats: Turns per measurement; the median is shown.
+    """
+    import torch
+    from rich.table import Table
+
+    from osiris.bench import PARTS
+    from osiris.console import console
+    from osiris.framework.tracing import one_thread
+
+    if repeats < 1:
+        raise UserError(f"--repeats {repeats} measures nothing; use a positive number, such as 5.")
+    rows = []
+    for part in PARTS:
+        with one_thread(), console.status(f"measuring: {part.__name__.replace('_', ' ')}"):
+            rows += part(repeats)
+    table = Table(title=f"medians of {repeats} turns, one thread, torch {torch.__version__}")
+    for name in ("what", "ratio", "target", ""):
+        table.add_column(name, justify="left" if name in ("what", "target") else "right")
+    for row in rows:
+        table.add_row(row.what, f"{row.ratio:.3g}", row.target, "met" if row.met else "missed")
+    console.print(table)
+
+
+def doctor_command(out: Path = Path("runs")) -> int:
+    """Show versions, device, threads, data found and free disk; exit code 1 when something needed is missing.
+
+    Examples:
+      osiris doctor
+      osiris doctor --out /scratch/runs
+
+    Args:
+        out: Where runs would go: its free space is shown.
+    """
+    from rich.table import Table
+
+    import osiris
+    from osiris.console import console
+
+    table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
+    table.add_row("python", platform.python_version())
+    missing = False
+    for package, extra in requirements():
+        installed = version(package)
+        if extra:
+            table.add_row(f"{package} (extra)", installed or f"not installed (pip install 'osiris-ucl\\[{extra}]')")
+        else:
+            table.add_row(package, installed or "[red]missing: install it with pip install osiris-ucl[/red]")
+            missing |= installed is None
+    for name, text in [*([] if version("torch") is None else _devices()), *_data()]:
+        table.add_row(name, text)
+    parent = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(parent).free / 2**30
+    writable = "" if os.access(parent, os.W_OK) else " [red](not writable: choose another --out)[/red]"
+    table.add_row("free disk", f"{free:.1f} GiB for {out}{writable}")
+    console.print(table)
+    return 1 if missing else 0
+
+
+def requirements() -> list[tuple[str, str]]:
+    """(package, the extra that installs it) of everything that osiris can use; no extra for what it needs."""
+    if version("osiris-ucl") is None:  # it runs from its sources, without being installed
+        return []
+    matches = [REQUIREMENT.match(line) for line in metadata.requires("osiris-ucl") or ()]
+    return [(match["package"], match["extra"] or "") for match in matches if match]
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[tuple[str, str]]:
+    import torch
+
+    from osiris.training.devices import choose_device
+
+    rows = [("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")]
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        rows.append(("cuda", ", ".join(names)))
+    rows.append(("mps", "yes" if torch.backends.mps.is_available() else "no"))
+    return [*rows, ("device chosen by auto", choose_device("auto").type)]
+
+
+def _data() -> list[tuple[str, str]]:
+    from osiris.data.benchmarks import describe_benchmarks
+
+    folder = os.environ.get("OSIRIS_DATA")
+    rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
+    return rows + [(f"data: {row.name}", row.present) for row in describe_benchmarks()]

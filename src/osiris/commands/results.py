@@ -1,0 +1,96 @@
+"""`osiris report`, `compare` and `paper`: pages and tables from finished runs, and the published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from osiris.errors import UserError
+
+Format = Literal["text", "markdown", "latex", "csv"]
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
+
+
+def report_command(runs: Runs, out: Path = Path("report"), title: str | None = None, slow: bool = False) -> None:
+    """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
+
+    The page is self-contained: it can be sent, archived or opened offline. Sections that the given runs do not support
+    are left out, and a line at its end says which run would add them.
+
+    Examples:
+      osiris report runs --out report
+      osiris report runs/ft-0 runs/osiris-d-0 --out report --title "My first runs"
+
+    Args:
+        runs: Run directories, or folders with run directories in them.
+        out: Where report.html, figures/ and tables/ go.
+        title: Heading of the page.
+        slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
+    """
+    from osiris.console import say
+    from osiris.report.page import make_report
+
+    if not runs:
+        raise UserError("name the runs to report on, for example `osiris report runs`.")
+    say(f"report: {make_report(list(runs), out, title, slow)}")
+
+
+def compare_command(
+    runs: Runs,
+    protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
+    format: Format = "text",
+    by: Literal["method", "run"] = "method",
+    with_paper: bool = False,
+) -> None:
+    """Compare finished runs: methods over seeds, the best and second best marked.
+
+    Runs of one method with different seeds make one row. Runs that were measured under different protocols are
+    refused: their numbers mean different things. The first rows are features that were not learned: the untrained
+    encoder, and what `osiris evaluate RUN --baseline NAME` measured.
+
+    Examples:
+      osiris compare runs/ft-0 runs/ft-1 runs/osiris-d-0 runs/osiris-d-1
+      osiris compare runs --protocol task-aware --format latex
+      osiris compare runs --with-paper
+
+    Args:
+        runs: Run directories, or folders with run directories in them.
+        protocol: Under which protocol to compare.
+        by: One row per method (mean over seeds) or per run.
+        with_paper: Put the published numbers below ours.
+    """
+    from osiris.evaluation.runs import load_runs
+    from osiris.report.comparison import comparison_table
+    from osiris.report.tables import show
+
+    if not runs:
+        raise UserError("name the runs to compare, for example `osiris compare runs`.")
+    show(comparison_table(load_runs(runs), protocol, by, with_paper), format)
+
+
+def paper_command(
+    benchmark: str = "split-cifar100-20",
+    protocol: Literal["class-agnostic", "task-aware"] = "class-agnostic",
+    table: Literal["methods", "ablation", "environments"] = "methods",
+    format: Format = "text",
+) -> None:
+    """Print the results that the paper published.
+
+    Examples:
+      osiris paper --benchmark split-cifar100-20
+      osiris paper --benchmark structured-tiny-imagenet --protocol task-aware --format latex
+      osiris paper --table ablation
+      osiris paper --table environments
+
+    Args:
+        benchmark: split-cifar100-5, split-cifar100-20, structured-cifar100 or structured-tiny-imagenet.
+        protocol: Whether the KNN knows the task of a test image.
+        table: All methods; osiris-d without its parts (split-cifar100-20); accuracy within the environments
+            (Tiny-ImageNet).
+    """
+    from osiris.report.comparison import published_table
+    from osiris.report.tables import show
+
+    show(published_table(benchmark, protocol, table), format)
