@@ -23,7 +23,7 @@ from pathlib import Path
 from osiris.cores import core_count
 from osiris.sweep.attempts import train_command
 from osiris.sweep.grid import Grid, GridDirectory, parse_settings
-from osiris.sweep.runner import run_grids
+from osiris.sweep.runner import make_launcher, run_grids
 
 
 def measure(work: Callable[[], object]) -> tuple[float, float]:
@@ -56,7 +56,7 @@ def main() -> None:
             warm_up = GridDirectory(Path(folder) / f"warm{grid.settings['threads'][0]}", stop_after=1)
             subprocess.run(train_command(warm_up, grid.runs()[0]), check=True, stdout=subprocess.DEVNULL)
         before = measure(lambda: one_after_the_other(GridDirectory(Path(folder) / "runs")))
-        sweep = measure(lambda: run_grids(GridDirectory(Path(folder) / "grid"), [one], jobs=cores))
+        sweep = measure(lambda: run_grids(make_launcher(GridDirectory(Path(folder) / "grid"), cores), [one]))
     print(f"{len(one.runs())} runs of {args.benchmark}, preset {args.preset}, {cores} core(s)")
     for name, (wall, cpu) in (("one after the other", before), (f"osiris sweep --jobs {cores}", sweep)):
         print(f"{name:24} wall {wall:7.1f} s   CPU {cpu:7.1f} s   {100 * cpu / wall / cores:4.0f} % of the cores")

@@ -19,7 +19,7 @@ from osiris.files import read_json
 from osiris.sweep import slurm
 from osiris.sweep.attempts import last_step, read_journal, status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
-from osiris.sweep.runner import run_grids
+from osiris.sweep.runner import make_launcher, run_grids
 from osiris.sweep.slurm import SlurmOptions, queued_jobs
 from tiny_runs import write_arrays
 
@@ -84,8 +84,8 @@ def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
     assert main([*command, "--time", "30", "--no-wait"]) == 0
     jobs = {run: job_of(directory, run) for run in grid.runs()}
     assert len({str(job).split("_")[0] for job in jobs.values()}) == 1, "one array job"
-    options = {"slurm": SlurmOptions(time=30)}
-    watching = threading.Thread(target=run_grids, args=(directory, [grid]), kwargs=options, daemon=True)
+    launcher = make_launcher(directory, slurm=SlurmOptions(time=30))
+    watching = threading.Thread(target=run_grids, args=(launcher, [grid]), daemon=True)
     watching.start()
     preempted, timed_out, _ = grid.runs()
     for run in grid.runs():
@@ -103,10 +103,10 @@ def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
         assert starts(directory, run) == 2
         assert "continuing" in (directory.path / "attempts" / f"{run.name}.err").read_text()
     here = GridDirectory(tmp_path / "here")
-    run_grids(here, [grid], jobs=1)
+    run_grids(make_launcher(here, jobs=1), [grid])
     for run in grid.runs():
         assert (directory.folder(run) / "metrics.json").read_bytes() == (here.folder(run) / "metrics.json").read_bytes()
-    run_grids(directory, [grid], slurm=SlurmOptions())
+    run_grids(make_launcher(directory, slurm=SlurmOptions()), [grid])
     assert not queued_jobs() and starts(directory, preempted) == 2, "a finished grid starts nothing"
 
 
@@ -118,7 +118,7 @@ def test_two_processes_on_one_node_and_one_on_each_of_two_nodes_agree(
     folders = {}
     for nodes in (1, 2):
         directory = GridDirectory(tmp_path / f"nodes{nodes}")
-        run_grids(directory, [grid], processes=2 // nodes, slurm=SlurmOptions(time=30, nodes=nodes))
+        run_grids(make_launcher(directory, processes=2 // nodes, slurm=SlurmOptions(time=30, nodes=nodes)), [grid])
         folders[nodes] = directory.folder(run)
         assert directory.finished(run), status_of(directory, run)
         assert [start["processes"] for start in read_json(folders[nodes] / "environment.json")] == [2]
@@ -129,7 +129,7 @@ def test_two_processes_on_one_node_and_one_on_each_of_two_nodes_agree(
 def test_a_mistake_of_the_user_is_not_tried_again(small_grid: Callable[..., Grid], tmp_path: Path) -> None:
     grid = small_grid("er", memory_size="4")
     directory = GridDirectory(tmp_path)
-    run_grids(directory, [grid], retries=3, slurm=SlurmOptions(time=30))
+    run_grids(make_launcher(directory, retries=3, slurm=SlurmOptions(time=30)), [grid])
     status = status_of(directory, directory.runs[0])
     assert status.state == "failed" and "the memory holds 4 images" in status.detail
     assert starts(directory, directory.runs[0]) == 1

@@ -16,7 +16,7 @@ from osiris.commands import train as _preloaded  # noqa: F401
 from osiris.evaluation import evaluate
 from osiris.framework.representations import Frozen
 from osiris.framework.trainable import TrainableMethod
-from osiris.training import checkpoint, loop, run_evaluation
+from osiris.training import checkpoint, loop, run_files
 from osiris.training.engine import Engine
 from osiris.training.loggers import JsonLines
 from process_jobs import worker
@@ -55,7 +55,7 @@ def doomed(arguments: list[str], death: int | None, counted: str | None = None) 
         (checkpoint, "save_tensors"),
         (evaluate, "evaluate_features"),
         (loop, "embed_benchmark"),
-        (run_evaluation, "evaluate_features"),
+        (run_files, "evaluate_features"),
     ):
         moments.surround(owner, name)
     code = cli.main(arguments)

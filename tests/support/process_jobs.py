@@ -22,7 +22,7 @@ from osiris.framework.methods import READINGS, ZOO
 from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
-from osiris.training.run_evaluation import track_overfitting
+from osiris.training.run_files import track_overfitting
 from osiris.training.schedule import Phase, phases
 from tiny_runs import benchmark, config, with_learning
 

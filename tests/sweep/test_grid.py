@@ -52,7 +52,7 @@ def test_the_config_of_a_run_is_that_of_its_command(settings: dict[str, str]):
         ({"memory": ("40",)}, "unknown option 'memory'. Did you mean 'memory_size'"),
         ({"memory_size": ("many",)}, "memory_size: Expected `int`"),
         ({"norm": ("in",)}, "norm: Invalid"),
-        ({"epochs": ("0",)}, "out of range"),
+        ({"epochs": ("0",)}, "epochs: Expected `int` >= 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_runs(settings, message: str):
@@ -64,6 +64,12 @@ def test_settings_on_the_command_line():
     assert parse_settings(["memory-size=200, 500", "norm=bn"]) == {"memory_size": ("200", "500"), "norm": ("bn",)}
     with pytest.raises(UserError, match="NAME=VALUE"):
         parse_settings(["memory_size"])
+
+
+def test_a_grid_file_names_its_methods_in_a_list(tmp_path: Path):
+    (tmp_path / "grid.toml").write_text('methods = "ft"\n')
+    with pytest.raises(UserError, match=r"Expected `array`, got `str` - at `\$.methods`"):
+        read_grids(tmp_path / "grid.toml")
 
 
 def test_toml_parts_inherit_from_the_top(tmp_path: Path):

@@ -20,7 +20,7 @@ from osiris.sweep import local
 from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of, write_results
 from osiris.sweep.grid import Grid, GridDirectory
 from osiris.sweep.local import divide_cores
-from osiris.sweep.runner import run_grids
+from osiris.sweep.runner import make_launcher, run_grids
 from tiny_runs import write_arrays
 
 
@@ -73,7 +73,7 @@ def test_a_signal_at_the_moment_of_a_fork_is_not_lost(tmp_path: Path, monkeypatc
     monkeypatch.setattr(local, "train_command", lambda *_: ["sleep", "600"])
     directory, started = GridDirectory(tmp_path), time.monotonic()
     with pytest.raises(Stopped, match="same command"):
-        run_grids(directory, [Grid(("ft",), seeds=(0,), preset="smoke")], jobs=1)
+        run_grids(make_launcher(directory, jobs=1), [Grid(("ft",), seeds=(0,), preset="smoke")])
     assert not armed and time.monotonic() - started < 300
     start, end = read_journal(directory, directory.runs[0])
     assert start["event"] == "start" and end["code"] == Stopped.exit_code and not end["error"]
@@ -94,7 +94,7 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
         benchmark = write_arrays(tmp_path / "tiny.npz")
     grid = Grid(methods, (benchmark,), seeds, "smoke", settings)
     whole, killed = (GridDirectory(tmp_path / name, grid.runs()) for name in ("whole", "killed"))
-    beside = threading.Thread(target=run_grids, args=(whole, [grid]), daemon=True)
+    beside = threading.Thread(target=run_grids, args=(make_launcher(whole), [grid]), daemon=True)
     beside.start()
     command = [sys.executable, "-m", "osiris", "sweep", "--methods", *grid.methods, "--benchmarks", *grid.benchmarks]
     command += ["--seeds", *map(str, seeds), "--preset", "smoke", "--jobs", "2", "--out", str(killed.path)]
@@ -118,7 +118,7 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
         process.send_signal(number)
         assert process.wait() == code
     assert not all(killed.finished(run) for run in killed.runs)
-    run_grids(killed, [grid], jobs=2)
+    run_grids(make_launcher(killed, jobs=2), [grid])
     beside.join()
     names = ["results.csv", *(f"runs/{run.name}/metrics.json" for run in killed.runs)]
     for directory in (whole, killed):

@@ -62,10 +62,10 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     assert all(("validation", "true") in trial.settings and trial.seed == 0 for trial in study.trials)
     rate = {trial: float(dict(trial.settings)["learning_rate"]) for trial in study.trials}
 
-    def launch(rung: GridDirectory, runs: list[GridRun]) -> None:
-        launched.append((rung.stop_after, runs))
+    def launch(runs: list[GridRun]) -> None:
+        launched.append((directory.stop_after, runs))
         for run in runs:
-            path = rung.folder(run) / "evaluation" / f"task-{rung.stop_after:02d}.json"
+            path = directory.folder(run) / "evaluation" / f"task-{directory.stop_after:02d}.json"
             if rate[run] < 0.15:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps({"protocols": {"class-agnostic": {"accuracy": [rate[run]] * 5 + [99] * 5}}}))

@@ -15,7 +15,7 @@ from osiris.files import load_tensors
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
 from osiris.training import loop
-from osiris.training.run_evaluation import track_overfitting
+from osiris.training.run_files import track_overfitting
 from pool import Pool
 from process_jobs import build
 from tiny_runs import benchmark, config, contents, log

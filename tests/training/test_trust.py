@@ -355,15 +355,15 @@ def test_a_sealed_file_notices_every_change(tmp_path: Path) -> None:
 
 def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Zero would make every block the identity, and shift every T."""
-    from osiris.training import run_evaluation
+    from osiris.training import run_files
 
     built: list[torch.nn.Module] = []
 
     def keep(make: Callable[[int], torch.nn.Module], *_: object) -> None:
         built.append(make(0))
 
-    monkeypatch.setattr(run_evaluation, "untrained_baseline", keep)
-    run_evaluation.baseline_of(SETTINGS, benchmark(), torch.device("cpu"), Path())
+    monkeypatch.setattr(run_files, "untrained_baseline", keep)
+    run_files.baseline_of(SETTINGS, benchmark(), torch.device("cpu"), Path())
     weights = [value for name, value in built[0].named_parameters() if value.ndim == 1 and name.endswith("weight")]
     assert weights and all(bool((value == 1).all()) for value in weights)
     zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]

@@ -202,7 +202,7 @@ def evaluate_one(
     from osiris.evaluation.features import embed_benchmark
     from osiris.evaluation.health import embed_two_views
     from osiris.evaluation.metrics_file import Scores, read_record
-    from osiris.training.run_evaluation import write_evaluation
+    from osiris.training.run_files import write_evaluation
 
     path = out / f"{name}.json"
     if path.exists():
@@ -223,7 +223,7 @@ def write_metrics(
     from osiris.evaluation.metrics_file import build_metrics, write_record
     from osiris.framework.composition import resolve
     from osiris.training.run_directory import read_config
-    from osiris.training.run_evaluation import baseline_of
+    from osiris.training.run_files import baseline_of
 
     assert args.target is not None
     config = replace(read_config(args.target), evaluation=args.protocol)
@@ -248,7 +248,7 @@ def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
 
     from osiris.commands import number
     from osiris.evaluation.statistics import mean
-    from osiris.training.run_evaluation import headline
+    from osiris.training.run_files import headline
 
     scores_table = Table("encoder", title=f"{benchmark}, percent")
     rows = []

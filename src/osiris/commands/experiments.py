@@ -33,11 +33,11 @@ def demo_command(
     from osiris.console import console, say
     from osiris.evaluation.metrics_file import read_metrics
     from osiris.sweep.grid import Grid, GridDirectory
-    from osiris.sweep.runner import finish, run_grids
+    from osiris.sweep.runner import finish, make_launcher, run_grids
 
     started = time.monotonic()
     directory, grid = GridDirectory(out), Grid(methods, seeds=(seed,), preset=preset)
-    run_grids(directory, [grid], jobs)
+    run_grids(make_launcher(directory, jobs), [grid])
     page = finish(directory, grid.runs(), out / "report", title="osiris demo: tinyworld")
     console.print(metrics_table([read_metrics(directory.folder(run) / "metrics.json") for run in grid.runs()]))
     say(
@@ -84,7 +84,7 @@ def reproduce_command(
     from osiris.reproduce.recipes import find_recipe
     from osiris.sweep.grid import GridDirectory
     from osiris.sweep.plan import print_plan
-    from osiris.sweep.runner import default_jobs, finish, run_grids
+    from osiris.sweep.runner import default_jobs, finish, make_launcher, run_grids
 
     recipe = find_recipe(target)
     grid = recipe.grid(preset, seeds, [benchmark] if benchmark else [])
@@ -95,7 +95,7 @@ def reproduce_command(
         print_plan(GridDirectory(out, grid.runs()), jobs or default_jobs())
         return
     directory = GridDirectory(out)
-    run_grids(directory, [grid], jobs, retries)
+    run_grids(make_launcher(directory, jobs, retries), [grid])
     folder = out / "".join(letter for letter in target.lower() if letter.isalnum())
     page = finish(directory, grid.runs(), folder, recipe.title)
     for stem in (folder / file.format(benchmark=benchmark) for benchmark in grid.benchmarks for file in recipe.files):

@@ -14,6 +14,7 @@ from osiris.sweep.slurm import SlurmOptions
 
 if TYPE_CHECKING:
     from osiris.sweep.grid import Grid, GridDirectory
+    from osiris.sweep.runner import Launcher
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
         return show_status(args)
     from osiris.sweep.grid import GridDirectory
     from osiris.sweep.plan import print_plan
-    from osiris.sweep.runner import default_jobs, run_grids
+    from osiris.sweep.runner import default_jobs, make_launcher, run_grids
 
     if isinstance(args, ReportArgs):
         return summarise(GridDirectory.read(args.grid))
@@ -108,16 +109,15 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
     on_slurm = args.launcher == "slurm"
     if not on_slurm and args.slurm != SlurmOptions():
         raise UserError("--partition, --time, --gpus, --cpus, --nodes, --slurm and --no-wait need --launcher slurm.")
-    directory = GridDirectory(args.out)
+    slurm = args.slurm if on_slurm else None
+    launcher = make_launcher(GridDirectory(args.out), args.jobs, args.retries, args.processes, slurm)
     if args.search:
-        return run_trials(args, directory, grids)
-    run_grids(directory, grids, args.jobs, args.retries, args.processes, args.slurm if on_slurm else None)
-    if on_slurm and not args.slurm.wait:
-        return 0
-    return summarise(directory)
+        return run_trials(args, launcher, grids)
+    run_grids(launcher, grids)
+    return summarise(launcher.directory) if args.slurm.wait else 0
 
 
-def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
+def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
     from osiris.console import say
     from osiris.sweep.runner import run_search
@@ -126,9 +126,7 @@ def run_trials(args: Args, directory: GridDirectory, grids: list[Grid]) -> int:
     if not args.slurm.wait:
         raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
     ranges = [parse_range(text) for text in args.search]
-    slurm = args.slurm if args.launcher == "slurm" else None
-    studies = run_search(directory, grids, ranges, args.trials, args.jobs, args.retries, args.processes, slurm)
-    for study in studies:
+    for study in run_search(launcher, grids, ranges, args.trials):
         ranking, first = study.ranking(), study.trials[0]
         if not ranking:
             raise UserError(

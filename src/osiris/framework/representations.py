@@ -123,6 +123,16 @@ class Networks(nn.Module):
         """Dimensions of the space of a head."""
         return [layer.out_features for layer in self.heads[head].modules() if isinstance(layer, nn.Linear)][-1]
 
+    def named(self, name: str | nn.Module) -> nn.Module:
+        """The encoder `live` or `past`, or the head g, h or past.g; a module is its own name."""
+        if isinstance(name, nn.Module):
+            return name
+        if name == "live":
+            return self.encoder
+        past = {"past": "encoder", "past.g": "g"}.get(name)
+        assert past is None or past in self.past, f"a term that uses {name} must declare needs = {{'past.{past}'}}"
+        return self.heads[name] if past is None else self.past[past]
+
     def end_task(self) -> None:
         """f* <- f, g* <- g."""
         for name, frozen in self.past.items():
@@ -163,21 +173,24 @@ class Representations:
 
     def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
-        key = name, self._encoder(encoder), self._heads(head)
-        raw = self.raw(name, head, encoder)
+        key, raw = self._key(name, head, encoder), self.raw(name, head, encoder)
         if key not in self._normalised:
             self._normalised[key] = normalise(raw)
         return self._normalised[key]
 
     def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
         """As a call, without normalisation; in float32 or better."""
-        key = name, self._encoder(encoder), self._heads(head)
+        key = self._key(name, head, encoder)
         self.requests.append(key)
         if key not in self._raw:
             local = self._outputs(*key)
             wide = local.float() if local.dtype in (torch.float16, torch.bfloat16) else local
             self._raw[key] = gather(wide, self.counts[name], dim=1)
         return self._raw[key]
+
+    def _key(self, name: str, head: Head, encoder: str | nn.Module) -> Key:
+        heads = head if isinstance(head, tuple) else (head,)
+        return name, self.networks.named(encoder), tuple(self.networks.named(part) for part in heads)
 
     def _outputs(self, name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Tensor:
         """`local`, computed when it is first used."""
@@ -234,25 +247,6 @@ class Representations:
     def _cast(self) -> torch.autocast:
         device = next(self.networks.encoder.parameters()).device.type
         return torch.autocast(device, enabled=False) if self.autocast is None else self.autocast()
-
-    def _encoder(self, encoder: str | nn.Module) -> nn.Module:
-        if not isinstance(encoder, str):
-            return encoder
-        if encoder == "live":
-            return self.networks.encoder
-        assert "encoder" in self.networks.past, 'a term with encoder="past" must declare needs = {"past.encoder"}'
-        return self.networks.past["encoder"]
-
-    def _heads(self, head: Head) -> tuple[nn.Module, ...]:
-        return tuple(self._head(part) for part in (head if isinstance(head, tuple) else (head,)))
-
-    def _head(self, head: str | nn.Module) -> nn.Module:
-        if not isinstance(head, str):
-            return head
-        if head != "past.g":
-            return self.networks.heads[head]
-        assert "g" in self.networks.past, 'a term with head="past.g" must declare needs = {"past.g"}'
-        return self.networks.past["g"]
 
 
 def normalise(vectors: Tensor) -> Tensor:

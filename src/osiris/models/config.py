@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
@@ -58,7 +60,7 @@ class EncoderConfig:
 class ProjectorConfig:
     """The projectors g and h: Linear - ReLU - Linear without bias."""
 
-    projector_hidden: int = 2048
+    projector_hidden: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     """Hidden units of a projector."""
-    projector_output: int = 128
+    projector_output: Annotated[int, Meta(ge=2, le=1_000_000)] = 128
     """Dimensions of the embedding space."""

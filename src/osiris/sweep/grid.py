@@ -121,12 +121,12 @@ def _from_record(record: dict[str, Any], path: Path) -> Grid:
     for name in record:
         if name not in known:
             raise unknown(f"key in {path}", name, known)
-    if "methods" not in record:
-        raise UserError(f'{path} names no methods; add, for example, methods = ["ft", "osiris-d"].')
-    lists = {name: tuple(record[name]) for name in ("methods", "benchmarks", "seeds") if name in record}
     values = {name: value if isinstance(value, list) else [value] for name, value in record["set"].items()}
     settings = {name: tuple(map(as_text, each)) for name, each in values.items()}
-    return Grid(**lists, **({"preset": record["preset"]} if "preset" in record else {}), settings=settings)
+    try:
+        return msgspec.convert(record | {"settings": settings}, Grid)
+    except msgspec.ValidationError as error:
+        raise UserError(f'{path}: {error}. Write, for example, methods = ["ft", "osiris-d"].') from None
 
 
 def as_text(value: object) -> str:

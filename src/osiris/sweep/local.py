@@ -43,6 +43,7 @@ class LocalLauncher:
         """
         waiting = [run for run in runs if not self.directory.finished(run)]
         self.first_tasks = self.directory.first_task_files(waiting)
+        self.failures.clear()
         cores = divide_cores(self.jobs)
         # A handler that raises an exception would not do: Python drops it in some places, such as a fork.
         with Interrupt() as interrupt, ExitStack() as stack:

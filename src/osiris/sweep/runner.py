@@ -13,6 +13,8 @@ from osiris.sweep.local import LocalLauncher
 from osiris.sweep.search import Range, Study, search, studies_of
 from osiris.sweep.slurm import SlurmLauncher, SlurmOptions
 
+Launcher = LocalLauncher | SlurmLauncher
+
 
 def sweep(
     methods: Sequence[str],
@@ -34,59 +36,46 @@ def sweep(
     texts = {name: tuple(map(as_text, values)) for name, values in (settings or {}).items()}
     grid = Grid(tuple(methods), tuple(benchmarks), tuple(seeds), preset, texts)
     directory = GridDirectory(Path(out))
-    run_grids(directory, [grid], jobs, retries, processes, slurm)
+    run_grids(make_launcher(directory, jobs, retries, processes, slurm), [grid])
     finish(directory, directory.runs, directory.path / "report")
     return statuses(directory)
 
 
-def run_grids(
-    directory: GridDirectory,
-    grids: Iterable[Grid],
-    jobs: int | None = None,
-    retries: int = 1,
-    processes: int = 1,
-    slurm: SlurmOptions | None = None,
-) -> None:
-    """Write the plan, then run what is missing: on this machine, or with `slurm` on a cluster."""
+def run_grids(launcher: Launcher, grids: Iterable[Grid]) -> None:
+    """Write the plan, then run what is missing."""
     runs: dict[GridRun, None] = {}
     for grid in grids:
         grid.check()
         runs |= dict.fromkeys(grid.runs())
-    launcher = make_launcher(directory, jobs, retries, processes, slurm)
-    directory.add(list(runs))
-    with Watch(directory) as watch:
+    launcher.directory.add(list(runs))
+    with Watch(launcher.directory) as watch:
         launcher.run(list(runs), watch)
 
 
-def run_search(
-    directory: GridDirectory,
-    grids: Iterable[Grid],
-    ranges: Sequence[Range],
-    trials: int,
-    jobs: int | None = None,
-    retries: int = 1,
-    processes: int = 1,
-    slurm: SlurmOptions | None = None,
-) -> list[Study]:
+def run_search(launcher: Launcher, grids: Iterable[Grid], ranges: Sequence[Range], trials: int) -> list[Study]:
     """Search the ranges for every method, benchmark and setting of the grids. See `search.py`."""
     studies = []
     for grid in grids:
         grid.check()
         studies += studies_of(grid, ranges, trials)
-    make_launcher(directory, jobs, retries, processes, slurm)  # refuses what cannot work
-    directory.add([trial for study in studies for trial in study.trials])
+    launcher.directory.add([trial for study in studies for trial in study.trials])
 
-    def launch(rung: GridDirectory, runs: list[GridRun]) -> None:
-        with Watch(rung) as watch:
-            make_launcher(rung, jobs, retries, processes, slurm).run(runs, watch)
+    def launch(runs: list[GridRun]) -> None:
+        with Watch(launcher.directory) as watch:
+            launcher.run(runs, watch)
 
-    search(directory, studies, launch)
+    search(launcher.directory, studies, launch)
     return studies
 
 
 def make_launcher(
-    directory: GridDirectory, jobs: int | None, retries: int, processes: int, slurm: SlurmOptions | None
-) -> LocalLauncher | SlurmLauncher:
+    directory: GridDirectory,
+    jobs: int | None = None,
+    retries: int = 1,
+    processes: int = 1,
+    slurm: SlurmOptions | None = None,
+) -> Launcher:
+    """For this machine, or with `slurm` for a cluster."""
     if slurm is not None:
         return SlurmLauncher(directory, slurm, jobs, retries, processes)
     return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)

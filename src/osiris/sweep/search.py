@@ -141,9 +141,7 @@ def task_count(config: Config) -> int:
     return load_benchmark(config.data).task_count if sizes is None else len(sizes.train_per_task)
 
 
-def search(
-    grid: GridDirectory, studies: Sequence[Study], launch: Callable[[GridDirectory, list[GridRun]], None]
-) -> None:
+def search(directory: GridDirectory, studies: Sequence[Study], launch: Callable[[list[GridRun]], None]) -> None:
     """Run all studies rung by rung; `launch` runs what is missing of some runs."""
     for rung in range(max(len(study.rungs) for study in studies)):
         by_tasks: dict[int, list[tuple[Study, GridRun]]] = {}
@@ -152,8 +150,8 @@ def search(
                 members = [(study, trial) for trial in study.at(rung)]
                 by_tasks.setdefault(study.rungs[rung].tasks, []).extend(members)
         for tasks, members in by_tasks.items():
-            directory = GridDirectory(grid.path, grid.runs, stop_after=tasks)
-            launch(directory, [trial for _, trial in members])
+            directory.stop_after = tasks
+            launch([trial for _, trial in members])
             for study, trial in members:
                 accuracy = score(directory, trial, tasks)
                 if accuracy is not None:
@@ -161,7 +159,7 @@ def search(
             for study, trial in members:
                 if rung + 1 < len(study.rungs) and trial in study.scores and trial not in study.at(rung + 1):
                     drop(directory, trial, tasks)
-    write_trials(grid, studies)
+    write_trials(directory, studies)
 
 
 def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:

@@ -77,14 +77,14 @@ class SlurmLauncher:
         self, directory: GridDirectory, options: SlurmOptions, jobs: int | None, retries: int, processes: int = 1
     ) -> None:
         """`jobs`: how many of the jobs may run at a time (default: as many as the cluster allows)."""
-        self.directory = GridDirectory(directory.path.resolve(), stop_after=directory.stop_after)
-        self.options, self.retries, self.processes = options, retries, processes
-        self.executor = _executor(self.directory.path / "slurm", options.parameters(processes, jobs))
+        self.directory, self.options, self.retries, self.processes = directory, options, retries, processes
+        self.executor = _executor(directory.path.resolve() / "slurm", options.parameters(processes, jobs))
         self.failures: Counter[GridRun] = Counter()
         self.first_tasks: dict[GridRun, Path] = {}
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Submit every run that is neither finished nor in the queue, then watch until no job is left."""
+        self.failures.clear()
         queue = queued_jobs()
         unfinished = [run for run in runs if not self.directory.finished(run)]
         journals = {run: read_journal(self.directory, run) for run in unfinished}
@@ -131,7 +131,8 @@ class SlurmLauncher:
             return {}
         from submitit.core.utils import FailedJobError
 
-        work = [Job(self.directory, run, self.first_tasks.get(run), self.processes) for run in runs]
+        place = GridDirectory(self.directory.path.resolve(), stop_after=self.directory.stop_after)
+        work = [Job(place, run, self.first_tasks.get(run), self.processes) for run in runs]
         try:
             jobs = self.executor.submit_array(work)
         except FailedJobError as error:

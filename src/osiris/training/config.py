@@ -7,9 +7,10 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from osiris.cores import core_count
 from osiris.data.config import BenchmarkConfig
@@ -26,31 +27,31 @@ T = TypeVar("T")
 class LearningConfig:
     """Optimisation: how long, how fast, with how much memory."""
 
-    epochs: int = 200
+    epochs: Annotated[int, Meta(ge=1, le=100_000)] = 200
     """Passes over each task."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Meta(ge=4, le=1_000_000)] = 256
     """|X|, over all processes."""
-    memory_size: int = 500
+    memory_size: Annotated[int, Meta(ge=4, le=100_000_000)] = 500
     """Images in the memory M."""
     optimiser: Literal["sgd", "lars", "adamw", "muon"] = "sgd"
     """The paper uses SGD; `muon` learns most in few steps."""
-    learning_rate: float = 0.03
+    learning_rate: Annotated[float, Meta(ge=1e-12, le=1e3)] = 0.03
     """Constant in the paper."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
     """Momentum of SGD and LARS."""
-    weight_decay: float = 5e-4
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 5e-4
     """On tensors with more than one dimension only."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` falls to zero within each task."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: Annotated[float, Meta(ge=0)] = 0.0
     """Linear warm-up at the start of each task."""
-    tau: float = 0.1
+    tau: Annotated[float, Meta(ge=1e-4, le=1e3)] = 0.1
     """Temperature of all contrastive losses."""
     views: Literal["paper", "gentle"] = "paper"
     """The augmentations: those of the paper, or larger crops without blur and solarisation (for simple drawings)."""
-    view_size: int | None = None
+    view_size: Annotated[int, Meta(ge=8, le=100_000)] | None = None
     """Side of the views in pixels; None means that of the images. Smaller views train faster."""
-    freeze: float | None = None
+    freeze: Annotated[float, Meta(ge=0, le=1)] | None = None
     """With --encoder: the part of its layers that is not trained, from the first on (0: train all; 1: only what follows
     the layers). Pretrained encoders: 0.5."""
 
@@ -61,7 +62,7 @@ class EngineConfig:
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
-    threads: int | None = None
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None = None
     """CPU threads of a process. They change the last bits. None means all cores that the process may use."""
     precision: Literal["32", "bf16", "16"] = "32"
     """Autocast of the networks; losses are computed in float32."""
@@ -69,17 +70,17 @@ class EngineConfig:
     """Allow TF32 matrix products on CUDA."""
     compile: bool = False
     """torch.compile the encoder."""
-    micro_batch: int | None = None
+    micro_batch: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Encode this many images at a time with cached gradients: the same gradients in less memory (GroupNorm only)."""
-    save_every: float = 10.0
+    save_every: Annotated[float, Meta(ge=0, le=1e6)] = 10.0
     """Minutes between checkpoints."""
-    log_every: int = 20
+    log_every: Annotated[int, Meta(ge=1, le=10**9)] = 20
     """Steps between logged lines."""
-    skip_bad_steps: int = 0
+    skip_bad_steps: Annotated[int, Meta(ge=0, le=10**9)] = 0
     """Skip up to this many steps with a non-finite loss before the run stops."""
     init: Path | None = None
     """Start the encoder from these weights (safetensors)."""
-    track_overfitting: int | None = None
+    track_overfitting: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Steps between comparisons of the loss on past tasks with the loss on the memory; None means never."""
     tensorboard: bool = False
     """Also log to TensorBoard (needs the extra `tensorboard`)."""
@@ -91,7 +92,7 @@ class EngineConfig:
 class Config:
     """One run."""
 
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
     """Changes initialisation, augmentation and memory; the class order stays fixed."""
     preset: str = "paper"
     """Where the defaults come from."""
@@ -111,33 +112,11 @@ class Config:
     def check(self) -> None:
         """Refuse wrong types, unknown choices and numbers out of range, wherever the config comes from."""
         from_dict(to_dict(self))
-        learning = self.learning
-        for name, value, low, high in (
-            ("seed", self.seed, 0, 2**53),
-            ("epochs", learning.epochs, 1, 100_000),
-            ("batch-size", learning.batch_size, 4, 1_000_000),
-            ("memory-size", learning.memory_size, 4, 100_000_000),
-            ("learning-rate", learning.learning_rate, 1e-12, 1e3),
-            ("momentum", learning.momentum, 0, 0.9999),
-            ("weight-decay", learning.weight_decay, 0, 1e3),
-            ("warmup-epochs", learning.warmup_epochs, 0, learning.epochs),
-            ("tau", learning.tau, 1e-4, 1e3),
-            ("view-size", learning.view_size, 8, 100_000),
-            ("freeze", learning.freeze, 0, 1),
-            ("projector-hidden", self.projector.projector_hidden, 1, 1_000_000),
-            ("projector-output", self.projector.projector_output, 2, 1_000_000),
-            ("threads", self.engine.threads, 1, 4096),
-            ("micro-batch", self.engine.micro_batch, 1, 1_000_000),
-            ("log-every", self.engine.log_every, 1, 10**9),
-            ("save-every", self.engine.save_every, 0, 1e6),
-            ("skip-bad-steps", self.engine.skip_bad_steps, 0, 10**9),
-            ("track-overfitting", self.engine.track_overfitting, 1, 10**9),
-        ):
-            if value is not None and not low <= value <= high:
-                raise UserError(f"--{name} {value} is out of range; use a value from {low} to {high:g}.")
+        if self.learning.warmup_epochs > self.learning.epochs:
+            raise UserError(f"--warmup-epochs {self.learning.warmup_epochs} is more than --epochs; use fewer.")
         if self.engine.micro_batch is not None and self.encoder.batch_norm:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
-        if learning.freeze and self.encoder.encoder is None:
+        if self.learning.freeze and self.encoder.encoder is None:
             raise UserError("--freeze is for encoders that are given with --encoder; leave it out.")
 
 

@@ -6,13 +6,11 @@ import os
 import resource
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import torch
 
-from osiris import processes
 from osiris.errors import UserError
 from osiris.training.config import Config
 
@@ -48,11 +46,6 @@ def prepare_device(config: Config, device: torch.device) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
         torch.backends.cuda.matmul.allow_tf32 = config.engine.tf32
         torch.backends.cudnn.allow_tf32 = config.engine.tf32
-
-
-def share_thread_count(config: Config) -> Config:
-    """Every process uses the first one's number of threads, which may come from the run directory."""
-    return replace(config, engine=replace(config.engine, threads=processes.broadcast(config.engine.threads)))
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -31,9 +31,9 @@ from osiris.framework.objectives import is_collapsed
 from osiris.models import EncoderConfig
 from osiris.models.external import is_pretrained
 from osiris.models.pretrained import preprocessing
-from osiris.training import checkpoint
+from osiris.training import checkpoint, run_files
 from osiris.training.config import Config
-from osiris.training.devices import choose_device, prepare_device, share_thread_count
+from osiris.training.devices import choose_device, prepare_device
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory
 from osiris.training.first_task import FirstTask, Progress
@@ -41,8 +41,7 @@ from osiris.training.interrupt import Interrupt
 from osiris.training.loggers import JsonLines, Logger, open_views
 from osiris.training.meter import Meter
 from osiris.training.run_directory import RunDirectory
-from osiris.training.run_evaluation import baseline_of, evaluate_encoder, headline, track_overfitting
-from osiris.training.run_files import Position, RunFiles, finished_metrics, next_episode
+from osiris.training.run_files import Position, RunFiles
 from osiris.training.schedule import Phase, check_sizes, phases
 
 Extension = tuple[Benchmark, list[Phase]]
@@ -84,13 +83,14 @@ def train(
                 if extend is not None:
                     benchmark, plan = extend(state)
                 elif config.data.benchmark == EPISODES:
-                    raise UserError(f"{out} learns from one folder at a time: {next_episode(out, state)}.")
+                    raise UserError(f"{out} learns from one folder at a time: {run_files.next_episode(out, state)}.")
                 nothing_new = plan is None or (state is not None and state["position"]["task"] == len(plan))
                 if any(processes.agree(metrics is not None and nothing_new)):
                     if first and plan is None:
                         notice(f"{out} is already finished. Remove the directory to run it again.")
                     return metrics
-                config = share_thread_count(config)
+                threads = processes.broadcast(config.engine.threads)  # those of the run directory
+                config = replace(config, engine=replace(config.engine, threads=threads))
                 run = Training(config, directory, interrupt, state, quiet, method, benchmark, plan, first_task)
             return run.run(stop_after)
         except RuntimeError as error:
@@ -118,7 +118,7 @@ def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | 
     # The first process reads for all of them: they agree on one state, and need no common file system.
     state = processes.broadcast(processes.on_first(checkpoint.load_state, directory.checkpoints))
     digests = None if state is None else state["files"]
-    metrics = processes.on_first(finished_metrics, directory, digests)
+    metrics = processes.on_first(run_files.finished_metrics, directory, digests)
     if directory.owner and state is None and metrics is None and directory.log.exists():
         warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
     return state, metrics
@@ -193,7 +193,9 @@ class Training:
     def run(self, stop_after: int | None = None) -> RunMetrics | None:
         """Train, end, evaluate, task by task; then the metrics of the whole run. `stop_after`: see `train`."""
         try:
-            self._measure_baseline()
+            with self.interrupt.at_once():  # untrained encoders, for T: cached for each benchmark and encoder
+                place = self.directory.evaluation
+                baseline = processes.on_first(run_files.baseline_of, self.config, self.benchmark, self.device, place)
             while self.position.task < len(self.phases):
                 if stop_after is not None and self.position.task >= stop_after:
                     return None
@@ -210,7 +212,9 @@ class Training:
                 processes.on_first(self.files.write_weights, phase.task)
                 self._evaluate(f"task-{phase.task + 1:02d}", phase, phase.steps)
                 self._advance("train", phase.task + 1)
-            return self._finish()
+            metrics = processes.on_first(self.files.write_metrics, baseline)
+            self._save()
+            return metrics
         finally:
             for logger in self.loggers:
                 logger.close()
@@ -231,7 +235,7 @@ class Training:
             if done % self.config.engine.log_every == 0 or done == phase.steps:
                 self._log(phase)
             if track_every and phase.task > 0 and done % track_every == 0:
-                record = track_overfitting(self.engine, phase, done)
+                record = run_files.track_overfitting(self.engine, phase, done)
                 self._emit(record and record | {"total_step": self.meter.total(phase, done)})
             if every and done % every == 0 and done != phase.steps:
                 self._log(phase)
@@ -299,7 +303,7 @@ class Training:
 
     def _report(self, name: str, phase: Phase, step: int, features: Features) -> None:
         """Every number of this checkpoint, to disk and to the log."""
-        evaluation = evaluate_encoder(self.engine, self.engine.networks.encoder, features)
+        evaluation = run_files.evaluate_encoder(self.engine, self.engine.networks.encoder, features)
         where = {"task": phase.task, "step": step, "total_step": self.meter.total(phase, step)}
         if name.startswith("curve"):
             self.files.write_curve_point(name, where, evaluation)
@@ -309,18 +313,7 @@ class Training:
         if message:
             warn(message)
         where |= {"task": phase.task + 1, "tasks": len(self.phases)}
-        self._emit({"event": "evaluation", **where, "shown": headline(evaluation.numbers)})
-
-    def _measure_baseline(self) -> None:
-        """Untrained encoders, for T. Cached: this takes time once for each benchmark and encoder."""
-        with self.interrupt.at_once():
-            folder = self.directory.evaluation
-            self.baseline = processes.on_first(baseline_of, self.config, self.benchmark, self.device, folder)
-
-    def _finish(self) -> RunMetrics | None:
-        metrics = processes.on_first(self.files.write_metrics, self.baseline)
-        self._save()
-        return metrics
+        self._emit({"event": "evaluation", **where, "shown": run_files.headline(evaluation.numbers)})
 
     def _emit(self, record: dict[str, Any] | None) -> None:
         if record is not None:

@@ -11,70 +11,43 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError, unknown
-from osiris.evaluation.config import ProtocolConfig
-from osiris.framework.config import MethodConfig
-from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
-from osiris.training.config import Config, EngineConfig, LearningConfig
+from osiris.models.config import ARCHITECTURES, EncoderConfig
+from osiris.training.config import Config, with_options
 
 
 def paper(benchmark: str) -> Config:
     """Appendix B: ResNet-18, 200 epochs, batch 256, memory 500, k = 200."""
     interval = 4000 if "tiny-imagenet" in benchmark else 2000 if "cifar" in benchmark else None
-    return Config(
-        preset="paper", data=BenchmarkConfig(benchmark=benchmark), method=MethodConfig(pocon_interval=interval)
-    )
+    return with_options(Config(), {"preset": "paper", "benchmark": benchmark, "pocon_interval": interval})
 
 
 def paper_released(benchmark: str) -> Config:
     """The authors' two-process runs halve the gradient of f and g: lr 0.015 with weight decay 1e-3 is equivalent."""
-    config = paper(benchmark)
-    learning = replace(config.learning, learning_rate=0.015, weight_decay=1e-3)
-    return replace(config, preset="paper-released", learning=learning)
+    changes = {"preset": "paper-released", "learning_rate": 0.015, "weight_decay": 1e-3}
+    return with_options(paper(benchmark), changes)
 
 
 def fast(benchmark: str) -> Config:
     """Learns in minutes on one core of a laptop: the `fast` encoder on small views of all images, one epoch per task,
     Muon with a learning rate that falls to zero within each task. docs/log.md says how it was found."""
-    encoder = EncoderConfig(family="fast", width=64, blocks=(1, 1))
-    epochs = 10 if own_data(benchmark) else 1
-    return _fast("fast", benchmark, encoder, epochs, learning_rate=0.1 if "tinyworld" in benchmark else 0.04)
+    own, drawn = own_data(benchmark), "tinyworld" in benchmark
+    epochs = 10 if own else 1
+    encoder = {"family": "fast", "width": 64, "blocks": (1, 1), "projector_hidden": 512, "projector_output": 64}
+    length = {"epochs": epochs, "batch_size": 32 if drawn else 64, "memory_size": 200 if drawn else 500}
+    optimiser = {"optimiser": "muon", "momentum": 0.6, "weight_decay": 0.01, "learning_rate": 0.1 if drawn else 0.04}
+    schedule = {"schedule": "cosine", "warmup_epochs": 0.1 * epochs}
+    data = {"bank_per_class": 60 if drawn else 100, "test_per_class": 40 if drawn else 50, "view_size": 24}
+    others = {"views": "gentle", "k": 10 if own or drawn else 20, "threads": 1, "log_every": 10}
+    options = encoder | length | optimiser | schedule | ({} if own else data) | others
+    return with_options(Config(), {"preset": "fast", "benchmark": benchmark} | options)
 
 
 def fast_long(benchmark: str) -> Config:
     """`fast` for about an hour: an encoder twice as wide, more epochs. A third stage makes it worse (docs/log.md)."""
-    encoder = EncoderConfig(family="fast", width=128, blocks=(1, 1))
-    return _fast("fast-long", benchmark, encoder, epochs=20 if own_data(benchmark) else 6, learning_rate=0.03)
-
-
-def _fast(name: str, benchmark: str, encoder: EncoderConfig, epochs: int, learning_rate: float) -> Config:
-    own, drawn = own_data(benchmark), "tinyworld" in benchmark
-    data = BenchmarkConfig(benchmark=benchmark)
-    if not own:
-        data = replace(data, bank_per_class=60 if drawn else 100, test_per_class=40 if drawn else 50)
-    learning = LearningConfig(
-        epochs=epochs,
-        batch_size=32 if drawn else 64,
-        memory_size=200 if drawn else 500,
-        optimiser="muon",
-        learning_rate=learning_rate,
-        momentum=0.6,
-        weight_decay=0.01,
-        schedule="cosine",
-        warmup_epochs=0.1 * epochs,
-        views="gentle",
-        view_size=None if own else 24,
-    )
-    return Config(
-        preset=name,
-        data=data,
-        encoder=encoder,
-        projector=ProjectorConfig(projector_hidden=512, projector_output=64),
-        learning=learning,
-        evaluation=ProtocolConfig(k=10 if own or drawn else 20),
-        engine=EngineConfig(threads=1, log_every=10),
-    )
+    epochs = 20 if own_data(benchmark) else 6
+    changes = {"preset": "fast-long", "width": 128, "epochs": epochs, "warmup_epochs": 0.1 * epochs}
+    return with_options(fast(benchmark), changes | {"learning_rate": 0.03})
 
 
 def own_data(benchmark: str) -> bool:
@@ -84,18 +57,12 @@ def own_data(benchmark: str) -> bool:
 
 def smoke(benchmark: str) -> Config:
     """The whole chain in seconds. Its numbers mean nothing."""
-    config = Config(preset="smoke", data=BenchmarkConfig(benchmark=benchmark))
-    batch_size = 8 if own_data(benchmark) else 32
-    limited = replace(config.data, train_per_class=12, bank_per_class=12, test_per_class=4)
-    return replace(
-        config,
-        data=config.data if own_data(benchmark) else limited,
-        encoder=EncoderConfig(width=8, blocks=(1, 1, 1, 1), stem_stride=2),
-        projector=ProjectorConfig(projector_hidden=32, projector_output=16),
-        learning=LearningConfig(epochs=2, batch_size=batch_size, memory_size=32),
-        evaluation=ProtocolConfig(k=2, random_encoders=1),
-        engine=EngineConfig(threads=1, log_every=1),
-    )
+    own = own_data(benchmark)
+    encoder = {"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 2, "projector_hidden": 32, "projector_output": 16}
+    learning = {"epochs": 2, "batch_size": 8 if own else 32, "memory_size": 32, "threads": 1, "log_every": 1}
+    data = {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4}
+    options = encoder | learning | ({} if own else data) | {"k": 2, "random_encoders": 1}
+    return with_options(Config(), {"preset": "smoke", "benchmark": benchmark} | options)
 
 
 PRESETS: dict[str, Callable[[str], Config]] = {
@@ -162,8 +129,7 @@ def preset(name: str, benchmark: str, encoder: str | None = None, objective: str
         config = for_episodes(config, first_episode_size(Path(place)))
     config = config if encoder is None else _suited(with_encoder(config, encoder))
     if config.learning.optimiser == "muon" and (objective or "").split("(")[0] in SLOWER:
-        rate = round(0.3 * config.learning.learning_rate, 6)
-        config = replace(config, learning=replace(config.learning, learning_rate=rate))
+        config = with_options(config, {"learning_rate": round(0.3 * config.learning.learning_rate, 6)})
     return config
 
 
@@ -184,19 +150,14 @@ def _suited(config: Config) -> Config:
     Views have the size of the images. Muon rescales filters, so it is replaced by AdamW. A pretrained encoder also gets
     images of its own size, a low learning rate, and does not train the first half of its layers.
     """
-    name, learning = config.encoder.encoder, replace(config.learning, view_size=None)
-    if name is None:
-        return replace(config, learning=learning)
-    if learning.optimiser == "muon":
-        learning = replace(learning, optimiser="adamw", learning_rate=1e-3, weight_decay=0.05)
-    if not name.startswith(("hf:", "timm:")):
-        return replace(config, learning=learning)
-    from osiris.models.pretrained import preprocessing
+    name, changes = config.encoder.encoder, {"view_size": None}
+    if name is not None and config.learning.optimiser == "muon":
+        changes |= {"optimiser": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05}
+    if name is not None and name.startswith(("hf:", "timm:")):
+        from osiris.models.pretrained import preprocessing
 
-    tuning = {"optimiser": "adamw", "learning_rate": 1e-4, "weight_decay": 0.05, "schedule": "cosine", "freeze": 0.5}
-    return replace(
-        config,
-        learning=replace(learning, warmup_epochs=0.1 * learning.epochs, **tuning),
-        data=replace(config.data, image_size=preprocessing(name).image_size),
-        evaluation=replace(config.evaluation, random_encoders=1),  # every seed starts from the same weights
-    )
+        changes |= {"optimiser": "adamw", "learning_rate": 1e-4, "weight_decay": 0.05, "schedule": "cosine"}
+        changes |= {"warmup_epochs": 0.1 * config.learning.epochs, "freeze": 0.5}
+        changes |= {"image_size": preprocessing(name).image_size}
+        changes |= {"random_encoders": 1}  # every seed starts from the same weights
+    return with_options(config, changes)
