@@ -30,10 +30,10 @@ def bind_arguments(function: Callable[..., int | None], argv: list[str], command
     def bind(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
         return functools.partial(function, *args, **kwargs)
 
-    return parse_arguments(bind, argv, command)
+    return parse_arguments(bind, argv, command)  # pyright: ignore[reportArgumentType]
 
 
-def parse_arguments(kind: Callable[..., Args], argv: list[str], command: str, default: Args | None = None) -> Args:
+def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Args | None = None) -> Args:
     """The fields of a dataclass, or the parameters of a function, are the options; the docstring is the description in
     `--help`."""
     output = io.StringIO()
