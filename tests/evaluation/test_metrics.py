@@ -35,7 +35,7 @@ def test_metrics_by_hand(rows, random, expected):
 
 
 def test_offline_has_only_accuracy_and_consolidation():
-    metrics = all_metrics(as_matrix([[40.0, 50.0, 60.0]]), 81.0, np.array(RANDOM), continual=False)
+    metrics = all_metrics(as_matrix([[40.0, 50.0, 60.0]]), 81.0, np.array(RANDOM))
     assert metrics == {"A": 50.0, "C": 81.0, **NO_FORGETTING}
 
 

@@ -39,8 +39,7 @@ class Embedder:
 
     def __init__(self, checkpoint: Path, device: torch.device | str = "cpu") -> None:
         loaded = load_checkpoint(checkpoint)
-        if loaded.mean is None or loaded.std is None or loaded.image_size is None:
-            raise UserError(f"{checkpoint} does not record how its images were normalised; train it again.")
+        assert loaded.mean is not None and loaded.std is not None and loaded.image_size is not None
         self.encoder, self.device = loaded.module.eval().to(device), device
         self.mean, self.std, self.image_size = loaded.mean, loaded.std, loaded.image_size
 
@@ -50,9 +49,6 @@ class Embedder:
         All cores decode while the encoder computes. An image that cannot be decoded is an error; without `strict`, it
         is left out and named in the notices.
         """
-        decoded_already = _as_decoded(images, self.image_size)
-        if decoded_already is not None:
-            return Embedded(list(range(len(decoded_already))), self.embed_batch(decoded_already), [])
         source, notices = episode_source(images, "images")
         table = source.read_table()
         rows: list[int] = []
@@ -75,16 +71,6 @@ class Embedder:
     def embed_batch(self, images: np.ndarray) -> Tensor:
         """Features of uint8 images [N, 3, H, W] of the encoder's size."""
         return embed(self.encoder, ArrayImages(images), self.mean, self.std, self.device, BATCH).cpu()
-
-
-def _as_decoded(images: Any, size: int) -> np.ndarray | None:
-    """uint8 [N, 3, size, size] without a copy, if that is what `images` holds in one order of axes or the other."""
-    array = images.numpy() if isinstance(images, Tensor) and images.dtype == torch.uint8 else images
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 4 or not len(array):
-        return None
-    if array.shape[1:] == (size, size, 3):
-        return array.transpose(0, 3, 1, 2)
-    return array if array.shape[1:] == (3, size, size) else None
 
 
 def _batches(images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:

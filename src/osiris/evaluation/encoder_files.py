@@ -70,7 +70,7 @@ def load_encoder(
 def load_checkpoint(path: Path) -> LoadedEncoder:
     """The encoder of a checkpoint that osiris wrote; other files are refused."""
     tensors, metadata = read_file(path)
-    if "encoder" not in metadata:
+    if not {"encoder", "mean", "std", "image_size"} <= metadata.keys():
         raise UserError(f"{path} is not a checkpoint of osiris; for other weights use --encoder {path}.")
     return from_checkpoint(path, tensors, metadata)
 

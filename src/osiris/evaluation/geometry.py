@@ -7,7 +7,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from osiris.evaluation.health import fixed_subset
-from osiris.evaluation.knn import full_precision, nearest, similarity_chunks
+from osiris.evaluation.knn import full_precision, neighbours_of
 
 HISTOGRAM_BINS = 200
 HISTOGRAM_IMAGES = 5000
@@ -72,13 +72,5 @@ def neighbours(bank: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor]:
     images: some bank images and the nearest others."""
     queries = bank if test is None else test
     chosen = fixed_subset(len(queries), NEIGHBOUR_IMAGES)
-    unit_bank = functional.normalize(bank.float(), dim=1)
-    unit_test = functional.normalize(queries[chosen.to(queries.device)].float(), dim=1)
-    ranked = []
-    for rows, similarity in similarity_chunks(unit_test, unit_bank):
-        if test is None:
-            similarity[torch.arange(len(similarity)), chosen[rows].to(similarity.device)] = -torch.inf  # not itself
-        values, indices = nearest(similarity, NEIGHBOURS)
-        order = values.sort(dim=1, descending=True, stable=True).indices
-        ranked.append(indices.gather(1, order)[:, :NEIGHBOURS])
-    return chosen.int(), torch.cat(ranked).int()
+    own = chosen if test is None else None
+    return chosen.int(), neighbours_of(bank, queries[chosen.to(queries.device)], NEIGHBOURS, own)[1].int()

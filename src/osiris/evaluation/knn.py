@@ -97,6 +97,21 @@ def nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values.cpu(), indices.cpu()
 
 
+def neighbours_of(bank: Tensor, queries: Tensor, k: int, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(similarities, indices), each [queries, min(k, bank)]: the nearest bank images of each query, nearest first.
+    `own`: the position of each query in the bank; it comes last."""
+    bank, queries = functional.normalize(bank.float(), dim=1), functional.normalize(queries.float(), dim=1)
+    ranked = []
+    for rows, similarity in similarity_chunks(queries, bank):
+        if own is not None:
+            similarity[torch.arange(len(similarity)), own[rows].to(similarity.device)] = -torch.inf
+        values, indices = nearest(similarity, k)
+        values, order = values.sort(dim=1, descending=True, stable=True)
+        ranked.append((values[:, :k], indices.gather(1, order)[:, :k]))
+    values, indices = map(torch.cat, zip(*ranked))
+    return values, indices
+
+
 def _lowest_of_equals(similarity: Tensor, threshold: Tensor, k: int) -> Tensor:
     """Indices [rows, k]: all columns above the threshold, then those equal to it from the lowest index on."""
     above, equal = similarity > threshold, similarity == threshold

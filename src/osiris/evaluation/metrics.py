@@ -59,17 +59,13 @@ def forward_transfer(accuracy: np.ndarray, random_accuracy: np.ndarray) -> float
 
 
 def all_metrics(
-    accuracy: np.ndarray,
-    task_level: float | None,
-    random_accuracy: np.ndarray | None = None,
-    continual: bool = True,
+    accuracy: np.ndarray, task_level: float | None, random_accuracy: np.ndarray | None = None
 ) -> dict[str, float | None]:
     """The five numbers by letter; None where one is not defined.
 
     `task_level` is the task-level KNN accuracy of the final model, which is C. A run that is not continual (offline)
     has a single row and only A and C; so has a benchmark of one task.
     """
-    assert continual or len(accuracy) == 1, "a run that is not continual is evaluated once, at its end"
     return {
         "A": overall_accuracy(accuracy),
         "F": forgetting(accuracy),

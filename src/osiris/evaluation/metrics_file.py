@@ -226,7 +226,7 @@ def build_metrics(
             continual=continual,
             accuracy_matrix=rows,
             random_baseline=untrained,
-            **all_metrics(as_matrix(rows), task_level[-1], reference, continual),
+            **all_metrics(as_matrix(rows), task_level[-1], reference),
         )
     return RunMetrics(
         method=method,

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 
 from osiris.data.decode import UndecodableImage, decode_all
 from osiris.data.folder import Listing
 from osiris.errors import UserError
-from osiris.evaluation.knn import nearest, rank, similarity_chunks, vote
+from osiris.evaluation.knn import neighbours_of, rank, vote
 from osiris.evaluation.metrics_file import Record, read_record
 
 FILE = "observations.json"
@@ -121,7 +121,7 @@ def score_reference(
         pixels = earlier.pixels
     else:
         images = torch.from_numpy(reference.images).float()
-        small = torch.nn.functional.adaptive_avg_pool2d(images, min(PIXELS, images.shape[-1]))
+        small = adaptive_avg_pool2d(images, min(PIXELS, images.shape[-1]))
         pixels = _percent(leave_one_out(small.flatten(1), reference.labels, reference.k))
     return ReferenceScores(
         digest=digest,
@@ -136,22 +136,17 @@ def score_reference(
 
 def leave_one_out(features: Tensor, labels: Tensor, k: int) -> Tensor:
     """bool [N]: whether the weighted KNN predicts the label of each image from the other images."""
-    unit = normalize(features.float(), dim=1)
-    hits = torch.zeros(len(unit), dtype=torch.bool)
-    for rows, similarity in similarity_chunks(unit, unit):
-        own = torch.arange(rows.start, rows.stop)
-        similarity[torch.arange(len(own)), own] = -torch.inf
-        values, indices = nearest(similarity, min(k, len(unit) - 1))
-        votes = vote(values, labels[indices], int(labels.max()) + 1, TEMPERATURE)
-        hits[rows] = rank(votes)[:, 0] == labels[rows]
-    return hits
+    values, indices = _others(features, k)
+    return rank(vote(values, labels[indices], int(labels.max()) + 1, TEMPERATURE))[:, 0] == labels
 
 
-def neighbours(features: Tensor, k: int = NEIGHBOURS) -> Tensor:
-    """int64 [N, k]: the nearest other images of each image."""
-    unit = normalize(features.float(), dim=1)
-    similarity = (unit @ unit.T).fill_diagonal_(-torch.inf)
-    return nearest(similarity, min(k, len(unit) - 1))[1]
+def neighbours(features: Tensor) -> Tensor:
+    """int64 [N, 5]: the nearest other images of each image."""
+    return _others(features, NEIGHBOURS)[1]
+
+
+def _others(features: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return neighbours_of(features, features, min(k, len(features) - 1), own=torch.arange(len(features)))
 
 
 def movement(before: Tensor, after: Tensor) -> tuple[float, float]:

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from osiris.data.benchmark import Benchmark
-from osiris.errors import unknown
-from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.knn import Question
 
 TASK_LEVEL = "task-level"
@@ -39,11 +37,7 @@ def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
         "task-aware": Question("task-aware", label, count, columns=_columns(member, label), group=task),
         "task-aware-masked": Question("task-aware-masked", label, count, allowed=member, group=task),
     }
-    selected = []
-    for name in protocols:
-        if name not in known:
-            raise unknown("protocol", name, PROTOCOLS)
-        selected.append(known[name])
+    selected = [known[name] for name in protocols]
     selected.append(Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count))
     if benchmark.environments:
         classes = [[one for task in tasks for one in benchmark.tasks[task]] for _, tasks in benchmark.environments]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -125,15 +125,12 @@ def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A difference in percentage points and its bootstrap interval."""
 
     difference: float
     low: float
     high: float
-    confidence: float
-    resamples: int
 
 
 def paired_bootstrap(
@@ -168,7 +165,7 @@ def paired_bootstrap(
             resampled[start : start + height] += part[indices].mean(axis=1)
         centre += float(part.mean())
     low, high = np.quantile(resampled / len(tasks), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(centre / len(tasks), float(low), float(high), confidence, resamples)
+    return Interval(centre / len(tasks), float(low), float(high))
 
 
 def mark(values: Sequence[float | None], higher_is_better: bool = True, decimals: int = 1) -> list[Mark | None]:

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from osiris.console import printable
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.evaluation.runs import Run
 from osiris.export import load_encoder, load_timm
-from osiris.export.card import model_card
 from osiris.files import require_writable, write_atomically, write_json, write_text
 
 Format = Literal["safetensors", "onnx", "torchscript", "timm"]
@@ -43,8 +43,6 @@ class Exported:
 def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     """Write the newest encoder of a run or state to the folder `out`, with config.json and a model card."""
     loaded = load_checkpoint(run.checkpoint())
-    if loaded.mean is None or loaded.std is None or loaded.image_size is None:
-        raise UserError(f"{run.path} does not record how its images were normalised; train it again.")
     family = loaded.description.get("family")
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
         name = loaded.description.get("encoder", f"family {family}")
@@ -68,6 +66,41 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     assert difference is None or difference < TOLERANCE, f"the export computes other features: {difference}"
     write_text(out / "README.md", model_card(run, loaded, format, difference))
     return Exported(files, difference)
+
+
+def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: float | None) -> str:
+    """README.md in the layout of the Hugging Face hub."""
+    from jinja2 import Environment, PackageLoader
+
+    metrics, health = run.metrics, run.metrics.evaluations[-1].health
+    assert loaded.mean is not None and loaded.std is not None
+    rows = {
+        "method": run.method,
+        "preset, seed": f"{metrics.preset}, {run.seed}",
+        "encoder": ", ".join(f"{name} {value}" for name, value in loaded.description.items()),
+        "episodes": ", ".join(metrics.task_names[:20]) + (", ..." if len(metrics.task_names) > 20 else ""),
+        "images": f"{metrics.fingerprint.train_images:,}",
+        "effective rank of the features": f"{health.effective_rank:.1f} of {health.dimension}",
+    }
+    templates = Environment(loader=PackageLoader("osiris.export", ""), trim_blocks=True, keep_trailing_newline=True)
+    return templates.get_template("card.md").render(
+        format=format,
+        library=format if format in ("timm", "onnx") else "pytorch",
+        method=_plain(run.method),
+        size=loaded.image_size,
+        features=health.dimension,
+        count=len(metrics.task_names),
+        mean=tuple(round(value, 4) for value in loaded.mean),
+        std=tuple(round(value, 4) for value in loaded.std),
+        difference=difference,
+        rows={name: _plain(text) for name, text in rows.items()},
+        accuracies=[f"{one.A:.1f} % ({name})" for name, one in metrics.protocols.items() if one.A is not None],
+    )
+
+
+def _plain(text: str) -> str:
+    """Names of episodes are names of folders: they must not end a row of the table or add markup."""
+    return printable(text).replace("\n", " ").replace("|", "\\|").replace("<", "&lt;")
 
 
 def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:
