@@ -24,9 +24,9 @@ from osiris.errors import Stopped, UserError
 from osiris.evaluation.runs import load_runs
 from osiris.files import load_tensors
 from osiris.learner import Learner
-from osiris.report import sections
+from osiris.report import page
 from osiris.report.benchmark_images import find_images
-from osiris.report.figures import observed as observed_figures
+from osiris.report.figures import unlabelled as state_figures
 from osiris.report.studies import studies
 from osiris.report.writer import ReportWriter
 from osiris.training import checkpoint, loop
@@ -279,7 +279,7 @@ def test_labelled_images_and_movement_are_measured_after_every_episode(
 
     (study,), damaged = studies(load_runs([state]))
     assert not damaged, "the last episode is smaller than the first"
-    for make in (observed_figures.reference, observed_figures.movement, observed_figures.memory_neighbours):
+    for make in (state_figures.reference, state_figures.movement, state_figures.memory_neighbours):
         assert make(study) is not None, make
-    items = sections.observations(ReportWriter(tmp_path / "report"), study, find_images(study))
+    items = page.observations(ReportWriter(tmp_path / "report"), study, find_images(study))
     assert len([item for item in items if item is not None]) == 4

@@ -17,7 +17,7 @@ from osiris.report import cost_tables, overfitting
 from osiris.report import figure as figures
 from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figure import Figure
-from osiris.report.figures import accuracy, memory, training
+from osiris.report.figures import accuracy, images, training
 from osiris.report.studies import Study, studies
 
 
@@ -103,14 +103,15 @@ def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure], study: S
     caption = drawn["memory"].caption
     held = study.by_label["osiris-d"][0].memory()
     assert held is not None
-    share = memory.task_shares([held[1]], 10)[0] * 100
+    share = images.task_shares([held[1]], 10)[0] * 100
     assert f"between {share.min():.0f}% and {share.max():.0f}%; equal shares would be 10%" in caption
     assert "offline is highest" in drawn["overview"].caption
 
 
 def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):
     alone = only_study([real_runs["ft"]])
-    assert memory.shares(alone) is None and memory.images(alone, find_images(alone)) is None
+    source = find_images(alone).benchmark
+    assert source is not None and images.memory_shares(alone) is None and images.memory_images(alone, source) is None
     assert accuracy.normalisations(alone) is None
     assert accuracy.storage(alone, cost_tables.storage_sizes(alone)) is None
     assert accuracy.method_by_method(alone) is None, "one seed has no bands"

@@ -11,7 +11,6 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec
@@ -36,45 +35,40 @@ LEGEND_ROW = 0.19
 """Height of a row of the legend, in inches."""
 
 
-@dataclass(frozen=True)
 class Figure:
-    """A drawing with its title, caption and basis."""
+    """A drawing with its title, caption and basis: what the functions in `figures/` return."""
 
     name: str
     """Of its files, and its anchor on the page; the writer turns it into a safe file name."""
     title: str
     caption: str
     """How to read it, and what it shows in these runs."""
-    canvas: Canvas
-    basis: str = ""
-    """Protocol and seeds, such as `class-agnostic KNN, 3 seeds`."""
-    runs: tuple[int, ...] = ()
+    runs: tuple[int, ...]
     """Numbers of the runs it is made of (see the list of commands on the page)."""
 
-
-class Drawing:
-    """What the functions in `figures/` return."""
-
     def __init__(self, canvas: Canvas, runs: Iterable[Run | str], basis: str = "", **values: object) -> None:
-        """`runs`: a label stands for all runs of that method. `values` are inserted into name, title and caption."""
-        self.canvas, self.runs, self.basis, self.values = canvas, runs, basis, values
+        """`runs`: a label stands for all runs of that method. `basis`: what was measured, such as `class-agnostic KNN`.
+        `values` are inserted into name, title and caption."""
+        self.canvas, self.made_of, self.basis, self.values = canvas, runs, basis, values
+
+    def describe(self, study: Study, name: str, title: str, caption: str) -> None:
+        runs = [run for one in self.made_of for run in (study.by_label[one] if isinstance(one, str) else [one])]
+        parts = (f"{study.identifier}-{name}", title, " ".join(caption.split()))
+        self.name, self.title, self.caption = (part.format(**self.values).strip() for part in parts)
+        self.basis = ", ".join(part for part in (self.basis, seeds_of(runs)) if part)
+        self.runs = tuple(run.number for run in runs)
 
 
-def figure(name: str, title: str) -> Callable[[Callable[Concatenate[Study, P], Drawing | None]], Draw[P]]:
-    """Turns a function that draws into one that returns a Figure. Its docstring is the caption."""
+def figure(name: str, title: str) -> Callable[[Draw[P]], Draw[P]]:
+    """Gives the figures that a function draws their name, title and caption, which is its docstring."""
 
-    def decorate(draw: Callable[Concatenate[Study, P], Drawing | None]) -> Draw[P]:
+    def decorate(draw: Draw[P]) -> Draw[P]:
         @wraps(draw)
         def make(study: Study, *args: P.args, **options: P.kwargs) -> Figure | None:
-            drawing = draw(study, *args, **options)
-            if drawing is None:
-                return None
-            runs = [run for item in drawing.runs for run in (study.by_label[item] if isinstance(item, str) else [item])]
-            basis = ", ".join(part for part in (drawing.basis, seeds_of(runs)) if part)
-            caption = " ".join((draw.__doc__ or "").split())
-            full_name, heading, text = (part.format(**drawing.values) for part in (name, title, caption))
-            numbers = tuple(run.number for run in runs)
-            return Figure(f"{study.identifier}-{full_name}", heading, text.strip(), drawing.canvas, basis, numbers)
+            made = draw(study, *args, **options)
+            if made is not None:
+                made.describe(study, name, title, draw.__doc__ or "")
+            return made
 
         return make
 

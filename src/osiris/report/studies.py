@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -28,59 +27,30 @@ TASK_NAME = 30
 """Longest name of a task in a figure, in characters."""
 
 
-@dataclass(frozen=True)
 class Study:
     """Runs on one benchmark under one protocol; only the encoder's normalisation may differ."""
 
-    identifier: str
-    runs: tuple[Run, ...]
-
-    @property
-    def metrics(self) -> RunMetrics:
-        return self.runs[0].metrics
-
-    @property
-    def benchmark(self) -> str:
-        return self.metrics.benchmark
-
-    @property
-    def task_count(self) -> int:
-        return len(self.metrics.task_names)
+    def __init__(self, identifier: str, runs: Sequence[Run]) -> None:
+        self.identifier, self.runs, self.metrics = identifier, runs, runs[0].metrics
+        self.benchmark, self.task_count = self.metrics.benchmark, len(self.metrics.task_names)
+        self.environments = [(shortened(name, TASK_NAME), tasks) for name, tasks in self.metrics.environments]
+        every = [run.metrics.protocols for run in runs]
+        self.protocols = [name for name in self.metrics.protocols if all(name in one for one in every)]
+        norm = "gn" if any(run.norm == "gn" for run in runs) else runs[0].norm
+        self.main = [run for run in runs if run.norm == norm]
+        """Runs with GroupNorm if there are any, as in the paper; otherwise with the normalisation of the first run."""
+        labels = sorted({run.label for run in self.main}, key=order_of)
+        self.by_label = {label: [run for run in self.main if run.label == label] for label in labels}
+        """Of the main normalisation: label -> runs of all seeds, in the order of the zoo."""
+        self.continual = {label: each for label, each in self.by_label.items() if each[0].continual}
+        ablations = [label for label in self.continual if "/" in label]
+        self.plain = {label: each for label, each in self.by_label.items() if label not in ablations} or self.by_label
+        """Without ablations, which have tables of their own, unless there is nothing else."""
 
     def task_title(self, task: int) -> str:
         """`task 3 (city)` contains its number; `beetles` becomes `10 beetles`."""
         name = shortened(self.metrics.task_names[task], TASK_NAME)
         return name if name.startswith("task ") else f"{task + 1} {name}"
-
-    @property
-    def environments(self) -> list[tuple[str, list[int]]]:
-        return [(shortened(name, TASK_NAME), tasks) for name, tasks in self.metrics.environments]
-
-    @property
-    def protocols(self) -> list[str]:
-        return [name for name in self.metrics.protocols if all(name in run.metrics.protocols for run in self.runs)]
-
-    @cached_property
-    def main(self) -> list[Run]:
-        """Runs with GroupNorm if there are any, as in the paper; otherwise with the normalisation of the first run."""
-        norm = "gn" if any(run.norm == "gn" for run in self.runs) else self.runs[0].norm
-        return [run for run in self.runs if run.norm == norm]
-
-    @cached_property
-    def by_label(self) -> dict[str, list[Run]]:
-        """Of the main normalisation: label -> runs of all seeds, in the order of the zoo."""
-        labels = sorted({run.label for run in self.main}, key=order_of)
-        return {label: [run for run in self.main if run.label == label] for label in labels}
-
-    @property
-    def continual(self) -> dict[str, list[Run]]:
-        return {label: runs for label, runs in self.by_label.items() if runs[0].continual}
-
-    @property
-    def plain(self) -> dict[str, list[Run]]:
-        """Without ablations, which have tables of their own, unless there is nothing else."""
-        ablations = [label for label, runs in self.by_label.items() if "/" in label and runs[0].continual]
-        return {label: runs for label, runs in self.by_label.items() if label not in ablations} or self.by_label
 
     def few(self, most: int = 6) -> dict[str, list[Run]]:
         """At most `most` continual methods, for a figure with little space; those of the paper's figures first."""
@@ -116,7 +86,7 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
         name = safe_name(members[0].metrics.benchmark)
         names[name] += 1
         identifier = name if names[name] == 1 else f"{name}-{names[name]}"
-        grouped.append(Study(identifier, tuple(_with_variants(members))))
+        grouped.append(Study(identifier, _with_variants(members)))
     return grouped, damaged
 
 

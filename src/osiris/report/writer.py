@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -64,7 +64,7 @@ class ReportWriter:
         return blocks
 
     def figure(self, figure: Figure) -> Markup:
-        figure = replace(figure, name=self._new_name(figure.name))
+        figure.name = self._new_name(figure.name)
         svg = inline(save(figure, self.out / "figures"))
         return render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
 

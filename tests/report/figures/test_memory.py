@@ -1,6 +1,6 @@
 import numpy as np
 
-from osiris.report.figures.memory import task_shares
+from osiris.report.figures.images import task_shares
 
 
 def test_shares_of_each_task_leave_empty_slots_out():

@@ -14,7 +14,7 @@ from osiris.framework.cost import Storage
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
 from osiris.report.curves import Course, accuracy_matrix, class_accuracy
-from osiris.report.figure import Drawing, add_legend, figure, panels
+from osiris.report.figure import Figure, add_legend, figure, panels
 from osiris.report.studies import NORMS, Study
 from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, order_of, style_of
 
@@ -24,7 +24,7 @@ CLASSES_SHOWN = 12
 
 
 @figure("overview", "Overall accuracy A after the last task")
-def overview(study: Study) -> Drawing:
+def overview(study: Study) -> Figure:
     """Each row is a method: the large mark is the mean over seeds, small dots are single runs, and the line spans one
     sample deviation either way; further to the right is better. {extremes}"""
     canvas, every = panels(len(study.protocols), 2, 5.5, 0.75 + 0.27 * (len(study.by_label) + 1))
@@ -46,7 +46,7 @@ def overview(study: Study) -> Drawing:
             (best, high), (worst, low) = ranked[0], ranked[-1]
             extremes = f"{best} is highest ({fmean(high):.1f}), {worst} lowest ({fmean(low):.1f})"
             sentences.append(f"{protocol.capitalize()}: {extremes}.")
-    return Drawing(canvas, study.main, _all_protocols(study), extremes=" ".join(sentences))
+    return Figure(canvas, study.main, _all_protocols(study), extremes=" ".join(sentences))
 
 
 def _all_protocols(study: Study) -> str:
@@ -64,7 +64,7 @@ def _ranked_row(axes: Axes, row: int, label: str, values: list[float]) -> None:
 
 
 @figure("accuracy", "Accuracy through training")
-def through_training(study: Study) -> Drawing:
+def through_training(study: Study) -> Figure:
     """Mean accuracy over all tasks, including those not yet learned. {lines}{dashes}"""
     canvas, every = panels(len(study.protocols), 2, 5.5, 2.9)
     for axes, protocol in zip(every, study.protocols):
@@ -78,7 +78,7 @@ def through_training(study: Study) -> Drawing:
     lines = "Level lines are methods that do not learn task by task. " if at_once else ""
     changes = draw.environment_starts(study.environments)
     dashes = "Vertical dashes mark where the environment changes." if changes else ""
-    return Drawing(canvas, study.plain, _all_protocols(study), lines=lines, dashes=dashes)
+    return Figure(canvas, study.plain, _all_protocols(study), lines=lines, dashes=dashes)
 
 
 def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
@@ -88,7 +88,7 @@ def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
 
 
 @figure("accuracy-methods", "Accuracy through training, method by method")
-def method_by_method(study: Study) -> Drawing | None:
+def method_by_method(study: Study) -> Figure | None:
     """Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other
     methods, the dotted line is the untrained encoder. Horizontal: tasks learned; vertical: accuracy in percent."""
     protocol = study.protocols[0]
@@ -104,11 +104,11 @@ def method_by_method(study: Study) -> Drawing | None:
         _untrained_level(axes, study, protocol)
         draw.task_axis(axes, study.task_count, label=False)
         axes.set_title(label)
-    return Drawing(canvas, moving, f"{protocol} KNN")
+    return Figure(canvas, moving, f"{protocol} KNN")
 
 
 @figure("trade-off", "Plasticity, consolidation and stability")  # Fig. 3a
-def trade_off(study: Study) -> Drawing | None:
+def trade_off(study: Study) -> Figure | None:
     """Left: how well the current task is learned. Middle: how well a KNN tells which task an image is from. Right:
     what is left of the accuracy on task 1. A method that balances the three is high in every panel."""
     methods, protocol = study.few(), study.protocols[0]
@@ -126,11 +126,11 @@ def trade_off(study: Study) -> Drawing | None:
         draw.percent_axis(axes, unit)
         axes.set_title(title)
     add_legend(canvas, legend_of(methods))
-    return Drawing(canvas, methods, f"{protocol} KNN; task-level KNN in the middle")
+    return Figure(canvas, methods, f"{protocol} KNN; task-level KNN in the middle")
 
 
 @figure("tasks", "Accuracy on every task through training")  # Fig. 8 to 11
-def every_task(study: Study) -> Drawing | None:
+def every_task(study: Study) -> Figure | None:
     """Horizontal: tasks learned; vertical: accuracy in percent. The task itself is learned in the shaded stretch: the
     rise inside it is knowledge gain, a fall after it is forgetting, and the level before it is transfer."""
     methods, protocol, count = study.few(5), study.protocols[0], study.task_count
@@ -144,11 +144,11 @@ def every_task(study: Study) -> Drawing | None:
         axes.set(xlim=(0, count), xticks=sorted({1, (count + 1) // 2, count}))
         axes.set_title(study.task_title(task), fontsize=8.5)
     add_legend(canvas, legend_of(methods), markers=False)
-    return Drawing(canvas, methods, f"{protocol} KNN")
+    return Figure(canvas, methods, f"{protocol} KNN")
 
 
 @figure("matrices-{protocol}", "Accuracy matrices, {protocol}")
-def matrices(study: Study, protocol: str) -> Drawing | None:
+def matrices(study: Study, protocol: str) -> Figure | None:
     """Row t, column i is the accuracy on task i after learning task t. Tasks already learned lie below the stairs; a
     column that turns lighter downwards is forgetting."""
     if not study.continual:
@@ -169,11 +169,11 @@ def matrices(study: Study, protocol: str) -> Drawing | None:
         draw.number_ticks(axes, [number - 0.5 for number in numbers], numbers)
         axes.set(xlabel="accuracy on task", ylabel="after learning task", title=label)
     canvas.colorbar(mesh, ax=every, label="accuracy (%)", aspect=30, fraction=0.02, pad=0.01)
-    return Drawing(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
+    return Figure(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
 
 
 @figure("forgetting", "Forgetting by class")
-def forgotten_classes(study: Study, source: Source) -> Drawing | None:
+def forgotten_classes(study: Study, source: Source) -> Figure | None:
     """How far the final accuracy on a class lies below its best after any task. {extremes}"""
     methods, protocol = study.few(), study.protocols[0]
     if not methods:
@@ -203,7 +203,7 @@ def forgotten_classes(study: Study, source: Source) -> Drawing | None:
     totals = sorted((float(np.nanmean(values)), label) for label, values in lost.items())
     (least, first), (most, last) = totals[0], totals[-1]
     extremes = f"Mean over classes: from {least:.1f} ({first}) to {most:.1f} points ({last})."
-    return Drawing(canvas, methods, f"{protocol} KNN", extremes=extremes if len(lost) > 1 else "")
+    return Figure(canvas, methods, f"{protocol} KNN", extremes=extremes if len(lost) > 1 else "")
 
 
 def class_forgetting(history: np.ndarray) -> np.ndarray:
@@ -218,7 +218,7 @@ def largest(values: np.ndarray, count: int) -> list[int]:
 
 
 @figure("norms", "BatchNorm against GroupNorm")  # Fig. 2
-def normalisations(study: Study) -> Drawing | None:
+def normalisations(study: Study) -> Figure | None:
     """Hatched bars are BatchNorm, filled ones GroupNorm. GroupNorm minus BatchNorm: {gains}."""
     protocol = study.protocols[0]
     values: dict[tuple[str, str], list[float]] = {}
@@ -243,11 +243,11 @@ def normalisations(study: Study) -> Drawing | None:
     axes.set(ylim=(0, 1.25 * max(fmean(group) + (deviation(group) or 0) for group in values.values())), ylabel="A (%)")
     gains = [f"{fmean(values[label, 'gn']) - fmean(values[label, 'bn']):+.1f} ({label})" for label in methods]
     runs = [run for run in study.runs if run.label in methods]
-    return Drawing(canvas, runs, f"{protocol} KNN", gains=", ".join(gains))
+    return Figure(canvas, runs, f"{protocol} KNN", gains=", ".join(gains))
 
 
 @figure("storage", "Accuracy against extra storage")  # Fig. 6
-def storage(study: Study, sizes: dict[str, Storage]) -> Drawing | None:
+def storage(study: Study, sizes: dict[str, Storage]) -> Figure | None:
     """Further up and to the left is better. The paper counts every extra parameter and every pixel channel in the
     memory as 64 bits; on disk a pixel channel takes 8 bits and a parameter 32."""
     protocol = study.protocols[0]
@@ -264,4 +264,4 @@ def storage(study: Study, sizes: dict[str, Storage]) -> Drawing | None:
         axes.margins(x=0.16, y=0.12)
         axes.set(xlabel="extra storage (MB)", ylabel="A (%)", title=title)
     add_legend(canvas, legend_of(methods))
-    return Drawing(canvas, methods, f"{protocol} KNN")
+    return Figure(canvas, methods, f"{protocol} KNN")

@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
-from osiris.report.figure import Drawing, add_legend, bare, figure, panels
+from osiris.report.figure import Figure, add_legend, bare, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import INK, MUTED, ROLES
 
@@ -34,7 +34,7 @@ def chosen_labels(study: Study, most: int) -> list[str]:
 
 
 @figure("similarity", "Similarity between classes")  # Fig. 4
-def class_similarity(study: Study) -> Drawing | None:
+def class_similarity(study: Study) -> Figure | None:
     """Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of
     classes that the encoder does not tell apart.{above}"""
     matrices: dict[str, np.ndarray] = {}
@@ -66,7 +66,7 @@ def class_similarity(study: Study) -> Drawing | None:
                 axes.axvline(ends[start], **SEPARATOR)
     canvas.colorbar(mesh, ax=every, label="mean cosine similarity", aspect=30, fraction=0.02, pad=0.01)
     above = " Above each panel: the mean between different classes of each environment; dashes separate them."
-    return Drawing(canvas, matrices, "final model, test images", above=above if study.environments else "")
+    return Figure(canvas, matrices, "final model, test images", above=above if study.environments else "")
 
 
 def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
@@ -102,7 +102,7 @@ class Densities(NamedTuple):
 
 
 @figure("distributions", "Same class and different class")  # Fig. 7
-def distributions(study: Study) -> Drawing | None:
+def distributions(study: Study) -> Figure | None:
     """Densities of the similarity of two test images. The less the two overlap, the easier nearest neighbours are: the
     overlap is the integral of the smaller density, 0 for separate and 1 for equal distributions."""
     places = [*(name for name, _ in study.environments), "overall"]
@@ -135,7 +135,7 @@ def distributions(study: Study) -> Drawing | None:
         text = f"overlap {one.overlap:.2f}"
         axes.text(0.98, 0.94, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
     add_legend(canvas, [("same class", SAME), ("different classes", DIFFERENT)], markers=False)
-    return Drawing(canvas, labels, "final model, pairs of test images, Gaussian kernel")
+    return Figure(canvas, labels, "final model, pairs of test images, Gaussian kernel")
 
 
 def similarity_overlap(histogram: np.ndarray) -> Densities | None:
@@ -167,7 +167,7 @@ def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) ->
 
 
 @figure("maps", "Maps of the features, by task")
-def feature_maps(study: Study) -> Drawing | None:
+def feature_maps(study: Study) -> Figure | None:
     """Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are easy to
     tell from each other; two axes show only a part of the whole."""
     count = study.task_count
@@ -193,11 +193,11 @@ def feature_maps(study: Study) -> Drawing | None:
     bar = canvas.colorbar(scale, ax=every, label="task", aspect=40, fraction=0.02, pad=0.01, ticks=ticks)
     bar.ax.tick_params(length=0)
     runs = {run.number: run for run, _, _ in cells}.values()
-    return Drawing(canvas, runs, "principal axes of the training features at that moment")
+    return Figure(canvas, runs, "principal axes of the training features at that moment")
 
 
 @figure("class-maps", "Maps of the features, by class")
-def class_maps(study: Study, source: Source) -> Drawing | None:
+def class_maps(study: Study, source: Source) -> Figure | None:
     """Some classes of the first and of the last task in colour, all other test images in grey, after the last task.
     Classes that form islands are easy for the KNN."""
     runs = [study.by_label[label][0] for label in chosen_labels(study, 3)]
@@ -212,7 +212,7 @@ def class_maps(study: Study, source: Source) -> Drawing | None:
         axes.set_title(f"{run.label}, classes of task {task + 1}")
         if number % len(known) == len(known) - 1:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, handletextpad=0.1)
-    return Drawing(canvas, [run for run, _ in known], "principal axes of the training features, final model")
+    return Figure(canvas, [run for run, _ in known], "principal axes of the training features, final model")
 
 
 def _class_panel(axes: Axes, arrays: dict[str, np.ndarray], task: int, source: Source) -> None:

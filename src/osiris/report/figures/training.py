@@ -12,7 +12,7 @@ from osiris.evaluation.runs import Run
 from osiris.framework.terms import Contrast
 from osiris.report import axes as draw
 from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin
-from osiris.report.figure import Drawing, add_legend, figure, panels
+from osiris.report.figure import Figure, add_legend, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, ROLES, legend_of, role_style
 
@@ -27,7 +27,7 @@ AT_CHANCE = 0.97
 
 
 @figure("losses", "Loss terms through training")
-def loss_terms(study: Study) -> Drawing | None:
+def loss_terms(study: Study) -> Figure | None:
     """Each term before weighting, and the weighted sum where there is more than one. {chance}"""
     methods = {label: lines for label, runs in study.by_label.items() if (lines := term_curves(runs))}
     if not methods:
@@ -52,7 +52,7 @@ def loss_terms(study: Study) -> Drawing | None:
     if chances:
         loss = "the current loss of an encoder that gives every image the same embedding: log(2 · batch size - 1)"
         text = f"Chance, {min(chances):.2f}, is {loss}."
-    return Drawing(canvas, methods, "training loss, means over logged steps", chance=text)
+    return Figure(canvas, methods, "training loss, means over logged steps", chance=text)
 
 
 def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
@@ -93,7 +93,7 @@ def at_chance(run: Run) -> bool:
 
 
 @figure("health", "Health of the representation")
-def health(study: Study) -> Drawing:
+def health(study: Study) -> Figure:
     """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
     uniformity rises to 0."""
     methods = study.plain
@@ -110,4 +110,4 @@ def health(study: Study) -> Drawing:
         draw.at_least(axes, *smallest)
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
-    return Drawing(canvas, methods, "normalised features of the KNN bank")
+    return Figure(canvas, methods, "normalised features of the KNN bank")
