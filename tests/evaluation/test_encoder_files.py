@@ -88,7 +88,8 @@ def test_lightning_files_have_a_stem_padded_by_two(tmp_path):
 
 def write_checkpoint(path, config: EncoderConfig, **metadata):
     encoder = randomised(config)
-    described = json.dumps({"encoder": dataclasses.asdict(config), "task": 2, **metadata})
+    images = {"mean": [0.5] * 3, "std": [0.25] * 3, "image_size": 32}
+    described = json.dumps({"encoder": dataclasses.asdict(config), "task": 2, **images, **metadata})
     state = foreign_names(encoder.state_dict(), "encoder.") | {"g.fc1.weight": torch.zeros(2)}
     save_file(state, path, {"osiris": described})
     return encoder

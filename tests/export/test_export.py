@@ -18,9 +18,9 @@ from osiris import cli
 from osiris.augment.views import normalise
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
-from osiris.export.load_encoder import build
 from osiris.learner import Learner
 from osiris.models import EncoderConfig, build_encoder
+from osiris.models.standalone import build
 from osiris.training.config import to_dict
 from tiny_runs import pictures
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 from osiris.errors import UserError
 from osiris.models import EncoderConfig, adapter, build_encoder, predictor, projector
 from osiris.models.activation import Mish
-from osiris.models.encoder import Block
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm
+from osiris.models.standalone import Block
 
 TIMM_RESNET18 = ["conv1.weight", "bn1.weight", "bn1.bias"] + [
     f"layer{stage}.{block}.{name}"
@@ -76,8 +76,8 @@ def test_activations_and_norms() -> None:
     def count(module: nn.Module, kind: type) -> int:
         return sum(isinstance(part, kind) for part in module.modules())
 
-    assert count(grouped, Mish) == 17 and count(grouped, nn.ReLU) == 0
-    assert count(batched, nn.ReLU) == 17 and count(batched, Mish) == 0
+    assert count(grouped, Mish) == 9 and count(grouped, nn.ReLU) == 0
+    assert count(batched, nn.ReLU) == 9 and count(batched, Mish) == 0
     assert count(grouped, nn.GroupNorm) == count(batched, BatchNorm) == 20
     assert all(module.bias is None for module in grouped.modules() if isinstance(module, nn.Conv2d))
 
@@ -103,7 +103,7 @@ def test_kaiming_fan_out() -> None:
 
 def test_a_block_by_hand() -> None:
     """conv - norm - Mish - conv - norm, plus the shortcut, then Mish."""
-    block = Block(EncoderConfig(width=8), 8, 16, stride=2).double()
+    block = Block(8, 16, 2, group_norm, Mish).double()
     nn.init.normal_(block.bn2.get_parameter("weight"))
     images = torch.randn(2, 8, 6, 6, dtype=torch.float64)
     weights = dict(block.named_parameters())

@@ -8,7 +8,9 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -19,8 +21,9 @@ from osiris.console import printable
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.evaluation.runs import Run
-from osiris.export import load_encoder, load_timm
+from osiris.export import load_timm
 from osiris.files import require_writable, write_atomically, write_json, write_text
+from osiris.models import standalone
 
 Format = Literal["safetensors", "onnx", "torchscript", "timm"]
 TOLERANCE = 1e-4
@@ -53,7 +56,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     write, load = FORMATS[format]
     config, network = description(run, loaded), loaded.module.eval()
     if family in ("resnet", "fast"):  # made of torch's own layers, as the loader script builds it
-        network = load_encoder.build(loaded.description).eval()
+        network = standalone.build(loaded.description).eval()
         network.load_state_dict(loaded.module.state_dict())
     files = [*write(network, config, out), "config.json", "README.md"]
     write_json(out / "config.json", config)
@@ -132,10 +135,11 @@ def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:
     }
 
 
-def _write_weights(script: str, network: nn.Module, out: Path) -> list[str]:
+def _write_weights(script: str, source: ModuleType, network: nn.Module, _: dict[str, Any], out: Path) -> list[str]:
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     write_atomically(out / "model.safetensors", lambda temporary: save_file(tensors, temporary))
-    shutil.copyfile(Path(__file__).with_name(script), out / script)
+    assert source.__file__ is not None
+    shutil.copyfile(source.__file__, out / script)
     return ["model.safetensors", script]
 
 
@@ -194,8 +198,8 @@ def _example(config: dict[str, Any]) -> Tensor:
 
 Write = Callable[[nn.Module, dict[str, Any], Path], list[str]]
 FORMATS: dict[Format, tuple[Write, Callable[[Path], Network]]] = {
-    "safetensors": (lambda network, _, out: _write_weights("load_encoder.py", network, out), load_encoder.load),
-    "timm": (lambda network, _, out: _write_weights("load_timm.py", network, out), load_timm.load),
+    "safetensors": (partial(_write_weights, "load_encoder.py", standalone), standalone.load),
+    "timm": (partial(_write_weights, "load_timm.py", load_timm), load_timm.load),
     "torchscript": (_write_torchscript, _load_torchscript),
     "onnx": (_write_onnx, _load_onnx),
 }

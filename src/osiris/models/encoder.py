@@ -1,4 +1,4 @@
-"""The encoder f: ResNet-18 with a small stem, and smaller members of its family.
+"""The encoder f: ResNet-18 with a small stem, and smaller members of its family. `standalone.py` has the network.
 
 Parameter names are those of timm's and torchvision's resnet18 (conv1, bn1, layer1.0.conv1, ..., downsample.1).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from osiris.models.config import EncoderConfig
 from osiris.models.external import Architecture, build_external
 from osiris.models.fast import FastEncoder
 from osiris.models.normalisation import BatchNorm, evaluating, group_norm
+from osiris.models.standalone import Block, ResNet
 from osiris.randomness import scoped
 
 CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
@@ -27,59 +29,14 @@ convolution in channels_last is wrong or corrupts memory (oneDNN issue 6035); na
 format. The three channels of the stem take another path, which is correct: see tests/models/test_convolutions.py."""
 
 
-def _norm(config: EncoderConfig, channels: int) -> nn.Module:
-    return BatchNorm(channels) if config.norm == "bn" else group_norm(channels)
-
-
-def _activation(config: EncoderConfig) -> nn.Module:
-    """Mish follows GroupNorm, to avoid dying units (Appendix B); ReLU follows BatchNorm."""
-    return nn.ReLU(inplace=True) if config.norm == "bn" else Mish()
-
-
-class Block(nn.Module):
-    """Two 3x3 convolutions and a residual."""
-
-    def __init__(self, config: EncoderConfig, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = _norm(config, outputs)
-        self.act1 = _activation(config)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = _norm(config, outputs)
-        self.act2 = _activation(config)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(config, outputs))
-
-    def forward(self, images: Tensor) -> Tensor:
-        shortcut = images if self.downsample is None else self.downsample(images)
-        hidden = self.act1(self.bn1(self.conv1(images)))
-        return self.act2(self.bn2(self.conv2(hidden)) + shortcut)
-
-
-class Encoder(nn.Module):
-    """Images [B, 3, H, W] to features [B, 8 * width]."""
+class Encoder(ResNet):
+    """The ResNet of a config, with the fast implementations of its layers and the paper's initialisation."""
 
     def __init__(self, config: EncoderConfig, zero_init_last: bool = True) -> None:
-        super().__init__()
+        """Mish follows GroupNorm, to avoid dying units (Appendix B); ReLU follows BatchNorm."""
+        layers = (BatchNorm, partial(nn.ReLU, inplace=True)) if config.norm == "bn" else (group_norm, Mish)
+        super().__init__(vars(config), layers)
         self.config = config
-        if config.stem == "large":
-            self.conv1: nn.Module = nn.Conv2d(3, config.width, 7, 2, 3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
-        else:
-            self.conv1 = nn.Conv2d(3, config.width, 3, config.stem_stride, 1, bias=False)
-            self.maxpool = nn.Identity()
-        self.bn1 = _norm(config, config.width)
-        self.act1 = _activation(config)
-        channels = config.width
-        for stage, blocks in enumerate(config.blocks):
-            outputs = config.width * 2**stage
-            layers = []
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(Block(config, channels, outputs, stride))
-                channels = outputs
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
         self._initialise(zero_init_last)
         self.memory_format = torch.channels_last if config.width >= CHANNEL_BLOCK else torch.contiguous_format
 
@@ -88,11 +45,7 @@ class Encoder(nn.Module):
         return self.config.features
 
     def forward(self, images: Tensor) -> Tensor:
-        images = images.contiguous(memory_format=self.memory_format)
-        hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
-        for stage in range(4):
-            hidden = self.get_submodule(f"layer{stage + 1}")(hidden)
-        return hidden.mean((2, 3))
+        return super().forward(images.contiguous(memory_format=self.memory_format))
 
     def _initialise(self, zero_init_last: bool) -> None:
         """Kaiming fan-out; the last norm of each block starts at zero, except in random baselines."""

@@ -5,11 +5,14 @@ from load_encoder import load, read_image
 
 encoder = load()
 features = encoder(torch.stack([read_image("cat.jpg"), read_image("dog.jpg")]))  # float32 [2, D]
+
+osiris trains the same networks: `models/standalone.py` is copied beside an exported encoder, so it imports torch alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +59,29 @@ def build(config: dict[str, Any]) -> nn.Module:
     return FastEncoder(config) if config["family"] == "fast" else ResNet(config)
 
 
-def norm(config: dict[str, Any], channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels) if config["norm"] == "bn" else nn.GroupNorm(min(32, channels // 4), channels)
+Norm = Callable[[int], nn.Module]
+Activation = Callable[[], nn.Module]
 
 
-def activation(config: dict[str, Any]) -> nn.Module:
-    return nn.ReLU() if config["norm"] == "bn" else nn.Mish()
+def norm_and_activation(config: dict[str, Any]) -> tuple[Norm, Activation]:
+    if config["norm"] == "bn":
+        return nn.BatchNorm2d, nn.ReLU
+    return lambda channels: nn.GroupNorm(min(32, channels // 4), channels), nn.Mish
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a residual; parameter names are those of timm and torchvision."""
+    """Two 3x3 convolutions and a residual."""
 
-    def __init__(self, config: dict[str, Any], inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm, activation: Activation) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = norm(config, outputs)
+        self.bn1 = norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = norm(config, outputs)
-        self.act = activation(config)
+        self.bn2 = norm(outputs)
+        self.act = activation()
         self.downsample = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(config, outputs))
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.act(self.bn1(self.conv1(images)))
@@ -84,22 +89,26 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of basic blocks, with GroupNorm and Mish or with BatchNorm and ReLU."""
+    """A ResNet of basic blocks, with GroupNorm and Mish or with BatchNorm and ReLU: images [B, 3, H, W] to features
+    [B, 8 * width]. Parameter names are those of timm's and torchvision's resnet18."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], layers: tuple[Norm, Activation] | None = None) -> None:
+        """`layers`: other implementations of the norm and the activation."""
         super().__init__()
+        norm, activation = layers or norm_and_activation(config)
         width = channels = config["width"]
         if config["stem"] == "large":
             self.conv1, self.maxpool = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
         else:
             self.conv1, self.maxpool = nn.Conv2d(3, width, 3, config["stem_stride"], 1, bias=False), nn.Identity()
-        self.bn1, self.act1 = norm(config, width), activation(config)
-        for stage, blocks in enumerate(config["blocks"]):
-            layers = nn.Sequential()
-            for block in range(blocks):
-                layers.append(Block(config, channels, width * 2**stage, 2 if stage > 0 and block == 0 else 1))
+        self.bn1, self.act1 = norm(width), activation()
+        for stage, count in enumerate(config["blocks"]):
+            blocks = nn.Sequential()
+            for number in range(count):
+                stride = 2 if stage > 0 and number == 0 else 1
+                blocks.append(Block(channels, width * 2**stage, stride, norm, activation))
                 channels = width * 2**stage
-            self.add_module(f"layer{stage + 1}", layers)
+            self.add_module(f"layer{stage + 1}", blocks)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
@@ -111,17 +120,27 @@ class ResNet(nn.Module):
 class ScaledConv(nn.Conv2d):
     """A convolution whose filters are standardised, with a gain and a bias for each output channel."""
 
+    bias: nn.Parameter
+
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, kernel // 2)
         self.gain = nn.Parameter(torch.ones(outputs))
+        nn.init.normal_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def filters(self) -> Tensor:
+        """Each with zero mean and unit norm."""
+        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-4)
 
     def forward(self, input: Tensor) -> Tensor:
-        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        filters = centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-4)
-        return F.conv2d(input, filters * self.gain[:, None, None, None], self.bias, self.stride, self.padding)
+        filters = self.filters() * self.gain[:, None, None, None]
+        return F.conv2d(input, filters, self.bias, self.stride, self.padding)
 
 
 class FastBlock(nn.Module):
+    """Two 3x3 convolutions and a residual."""
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = ScaledConv(inputs, outputs, 3, stride)
@@ -129,7 +148,8 @@ class FastBlock(nn.Module):
         self.downsample = ScaledConv(inputs, outputs, 1, stride) if stride != 1 or inputs != outputs else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.silu(self.conv2(F.silu(self.conv1(images))) + self.downsample(images))
+        hidden = self.conv2(F.silu(self.conv1(images), inplace=True))
+        return F.silu(hidden + self.downsample(images), inplace=True)
 
 
 class FastEncoder(nn.Module):
@@ -146,5 +166,5 @@ class FastEncoder(nn.Module):
                 channels = width * 2**stage
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = self.maxpool(F.silu(self.conv1(images)))
+        hidden = self.maxpool(F.silu(self.conv1(images), inplace=True))
         return F.adaptive_avg_pool2d(self.blocks(hidden), 2).flatten(1)
