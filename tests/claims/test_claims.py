@@ -6,7 +6,7 @@ import pytest
 
 from osiris.claims import judges
 from osiris.claims.claims import CLAIMS, Claim, judge, tally
-from osiris.claims.evidence import Evidence, from_paper, samples_by_method
+from osiris.claims.judges import Evidence, from_paper, samples_by_method
 from osiris.evaluation.statistics import Sample
 
 METRICS = tuple(prefix + metric for prefix in ("", "task-aware ") for metric in "AFKCT")

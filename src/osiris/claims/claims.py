@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence
 from osiris.claims.judges import (
+    BATCH_NORM,
+    TASK_AWARE,
     VERDICTS,
+    Evidence,
     Judge,
     Outcome,
     Verdict,

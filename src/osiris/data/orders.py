@@ -55,20 +55,15 @@ def cut(order: Sequence[int], task_count: int, name: str) -> Tasks:
 def resolve(names: Sequence[str], class_names: Sequence[str], aliases: Sequence[str], where: str) -> list[int]:
     """Labels of `names`, which must be every class exactly once. `aliases` are further names (WordNet ids)."""
     label_of = {name: label for every in (aliases, class_names) for label, name in enumerate(every)}
-    unknown = [name for name in names if name not in label_of]
-    if unknown:
-        raise UserError(
-            f"{where} names {len(unknown)} unknown class(es): {_some(unknown)}. The data set has: {_some(class_names)}."
-        )
-    labels = [label_of[name] for name in names]
-    repeated = [class_names[label] for label, count in Counter(labels).items() if count > 1]
-    if repeated:
-        raise UserError(f"{where} names {len(repeated)} class(es) more than once: {_some(repeated)}.")
-    missing = [class_names[label] for label in sorted(set(range(len(class_names))) - set(labels))]
-    if missing:
-        raise UserError(
-            f"{where} misses {len(missing)} of the {len(class_names)} classes: {_some(missing)}. Name each class once."
-        )
+    labels = [label_of[name] for name in names if name in label_of]
+    problems = {
+        "unknown": [name for name in names if name not in label_of],
+        "named more than once": [class_names[label] for label, count in Counter(labels).items() if count > 1],
+        "missing": [name for label, name in enumerate(class_names) if label not in labels],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{len(each)} {what}: {_some(each)}" for what, each in problems.items() if each)
+        raise UserError(f"{where} must name each of the {len(class_names)} classes once ({text}).")
     return labels
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from osiris.claims.claims import CLAIMS, judge, tally
-from osiris.claims.evidence import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
+from osiris.claims.judges import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
 from osiris.data.names import DATASETS, parse_name
 from osiris.errors import UserError
 from osiris.evaluation.runs import Run

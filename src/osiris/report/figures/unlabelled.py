@@ -3,22 +3,21 @@ state of a learner: labelled reference images, and what episodes did to the imag
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from osiris.augment.views import normalise
 from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import observations
 from osiris.evaluation.embedding import Embedder
-from osiris.evaluation.encoder_files import checkpoint_networks
 from osiris.evaluation.observations import Observation
 from osiris.evaluation.runs import Run, files_by_task
 from osiris.evaluation.untrusted import harmless, shortened
-from osiris.files import load_tensors
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import evenly_spaced, mosaic, pixels, take, tiles
 from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds
@@ -117,24 +116,17 @@ def feature_drift(run: Run, benchmark: Benchmark) -> Points:
     ids = torch.from_numpy(memory[0][memory[1] >= 0]).long().unique()[:DRIFT_IMAGES]
     if not len(ids) or ids.min() < 0 or ids.max() >= len(benchmark.train):
         return nothing
-    pixels = benchmark.train.images.take(ids)
-    before: Tensor | None = None
-    points = []
-    for path in run.checkpoints:
-        try:
-            tensors, metadata = load_tensors(path)
-            encoder = checkpoint_networks(tensors, metadata)["encoder"].eval()
-        except UserError as error:
-            warn(f"{path} is not used: {error}")
-            return nothing
-        with torch.no_grad():
-            mean, std = metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std)
-            features = encoder(normalise(pixels, mean, std))
-        if before is not None:
-            distance = 1 - functional.cosine_similarity(before, features, dim=1)
-            points.append((float(int(metadata["task"]) + 1), float(distance.mean())))
-        before = features
-    return as_points(points)
+    images = benchmark.train.images.take(ids).numpy()
+    try:
+        files = files_by_task(run.path / "checkpoints")
+        features = {task: Embedder(path).embed_batch(images) for task, path in files.items()}
+    except UserError as error:
+        warn(f"{run.path}: drift is left out, because {error}")
+        return nothing
+    return as_points(
+        (task + 1.0, float((1 - functional.cosine_similarity(before, after, dim=1)).mean()))
+        for (_, before), (task, after) in pairwise(features.items())
+    )
 
 
 @figure("duplicates", "Duplicates")
