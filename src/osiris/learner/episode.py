@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from osiris.console import notice
 from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.benchmarks import episode_from
 from osiris.data.folder import Listing
+from osiris.data.images import Subset
 from osiris.errors import UserError
 from osiris.training.config import Config
 from osiris.training.loop import Extension
 from osiris.training.schedule import Phase, steps_per_epoch
-
-if TYPE_CHECKING:
-    from osiris.data.images import Images
-
-
-@dataclass(frozen=True)
-class LaterImages:
-    """The images of a new episode, numbered on from those of earlier ones, which are gone."""
-
-    images: Images
-    before: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.images.shape
-
-    def __len__(self) -> int:
-        return self.before + len(self.images)
-
-    def take(self, indices: Tensor) -> Tensor:
-        return self.images.take(indices - self.before)
-
-    def prefetch(self, indices: Tensor) -> None:
-        self.images.prefetch(indices - self.before)
 
 
 def memory_of(state: dict[str, Any]) -> dict[str, Any]:
@@ -85,9 +60,10 @@ def extension(state: dict[str, Any] | None, config: Config, images: Any, name: s
     sizes = [one["train"] for one in contents]
     before = sum(sizes[:-1])
     task = torch.cat([torch.full((before,), -1), torch.full((sizes[-1],), done)])
+    later = Subset(episode.train.images, torch.arange(-before, len(episode.train)))  # earlier images are gone
     benchmark = Benchmark(
         name=config.data.benchmark,
-        train=Split(LaterImages(episode.train.images, before), task),
+        train=Split(later, task),
         bank=Split(episode.train.images, task[before:]),
         test=None,
         class_names=(),
