@@ -1,7 +1,5 @@
 """For all tests: one thread, so that results do not depend on the machine; one cache, so that data is decoded once."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

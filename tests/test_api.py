@@ -1,7 +1,5 @@
 """The Python interface, line by line as the documentation shows it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -50,7 +48,7 @@ def test_import_is_fast_and_does_not_import_torch():
 def test_a_run_gives_metrics_encoder_and_features(run: osiris.Run, bench: osiris.Benchmark):
     assert 0 <= (run.metrics["class-agnostic"].A or -1) <= 100 and run.seed == 1 and run.metrics.benchmark == "tiny"
     assert run.metrics.fingerprint.k == 3
-    encoder = run.encoder(task=-1)
+    encoder: nn.Module = run.encoder(task=-1)
     assert encoder(torch.zeros(2, 3, 16, 16)).shape == (2, 64) and not encoder.training
     expected = embed(encoder, bench.train.images, bench.mean, bench.std)
     images = bench.train.images.take(torch.arange(len(bench.train))).permute(0, 2, 3, 1).numpy()
@@ -73,7 +71,7 @@ def test_an_own_method_is_compared_and_reported(run: osiris.Run, bench: osiris.B
     assert other.method == "mine"
     table = osiris.compare([run, tmp_path / "runs"])
     assert "osiris-d" in table.markdown() and "mine" in table.markdown()
-    page = osiris.report([run, str(tmp_path / "runs" / "*")], out=tmp_path / "report")
+    page: Path = osiris.report([run, str(tmp_path / "runs" / "*")], out=tmp_path / "report")
     assert page.exists() and "mine" in page.read_text()
     with pytest.raises(osiris.UserError, match="another method named 'mine'"):
         osiris.train(replace(own, past_weight=0.7), bench, out=other.path)

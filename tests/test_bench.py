@@ -1,7 +1,5 @@
 """`osiris bench`: the two sides of a ratio do the same work, and the command prints a row for each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The documentation names files that exist, and the path of one image stays short."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

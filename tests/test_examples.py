@@ -1,7 +1,5 @@
 """Every script in examples/ runs at smoke size."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

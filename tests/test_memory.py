@@ -1,7 +1,5 @@
 """The reservoir: the exact semantics against one offer at a time, and uniformity over presentations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -100,28 +98,6 @@ def test_a_plan_changes_nothing_until_it_is_carried_out() -> None:
     memory = Memory(3, (3, 1, 1))
     memory.plan(5, generator(0, "memory.write"))
     assert memory.offers == 0 and (memory.source == -1).all()
-
-
-def test_state_goes_through_save_and_load(tmp_path) -> None:
-    memory = Memory(4, (3, 2, 2), {"embedding": 2})
-    rows, slots = memory.plan(9, generator(0, "memory.write"))
-    images = torch.randint(0, 256, (len(rows), 3, 2, 2), dtype=torch.uint8)
-    memory.write(slots, images, rows, 1, 2, {"embedding": torch.randn(len(rows), 2)})
-    memory.advance(9)
-    torch.save(memory.state_dict(), tmp_path / "memory.pt")
-    again = Memory(4, (3, 2, 2), {"embedding": 2})
-    again.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
-    assert again.offers == 9 and again.filled == 4
-    for name, value in memory.named_buffers():
-        assert torch.equal(value, again.get_buffer(name))
-    assert torch.equal(memory.plan(6, generator(0, "w", 1))[1], again.plan(6, generator(0, "w", 1))[1])
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_the_first_offers_take_the_slots_in_order(count: int) -> None:
-    memory = Memory(100, (3, 1, 1))
-    rows, slots = memory.plan(count, generator(0, "memory.write"))
-    assert torch.equal(rows, torch.arange(count)) and torch.equal(slots, torch.arange(count))
 
 
 def test_fifo_holds_the_newest() -> None:

@@ -1,7 +1,5 @@
 """Randomness is a function of its key: nothing global is consumed, nothing depends on what was drawn before."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

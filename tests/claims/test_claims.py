@@ -1,7 +1,5 @@
 """Claims on hand-made evidence and on the paper's own tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from osiris.claims import judges

@@ -1,7 +1,5 @@
 """Grids on a real SLURM cluster: a controller and two nodes that slurm.sh starts on this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Two nodes with one process each compute the bits of one node with two: two network namespaces joined by a cable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

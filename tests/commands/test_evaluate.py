@@ -1,7 +1,5 @@
 """`osiris evaluate` as a user types it, on tinyworld at smoke size."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

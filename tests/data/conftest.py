@@ -1,7 +1,5 @@
 """Every test gets a cache of its own; real data is looked for only by the tests that are marked so."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmarks from what a user has in Python: arrays, torch and Hugging Face data sets, folders, lists of paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -96,13 +94,6 @@ def test_one_episode_of_anything(tmp_path: Path) -> None:
 )
 def test_grey_becomes_rgb(grey: np.ndarray) -> None:
     assert (everything(benchmark_from(grey).train) == IMAGES[:, None, :, :, 0]).all()
-
-
-def test_labels_episodes_and_held_out_test() -> None:
-    benchmark = benchmark_from(IMAGES, labels=LABELS, episodes=EPISODES)
-    assert benchmark.class_names == ("0", "1") and benchmark.task_names == ("0", "1")
-    assert len(benchmark.train) == 16 and benchmark.test is not None and len(benchmark.test) == 4
-    assert benchmark.tasks == ((0, 1), (0, 1)) and benchmark.labelled
 
 
 def test_strings_and_dates_and_class_names() -> None:

@@ -1,7 +1,5 @@
 """`osiris data` as a user types it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

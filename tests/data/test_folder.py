@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -8,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from osiris.cli import main
 from osiris.data.benchmark import Benchmark
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from osiris.files import read_json
 from pictures import picture, write_pictures
 
 
@@ -88,12 +87,6 @@ def test_an_episode_may_be_called_train(tmp_path: Path) -> None:
     write_pictures(tmp_path / "vehicles" / "train", 2, 1)
     write_pictures(tmp_path / "vehicles" / "bus", 2, 2)
     assert load(tmp_path / "vehicles").task_names == ("bus", "train")
-
-
-def test_one_flat_folder_is_one_episode(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "flat", 3, 1)
-    benchmark = load(tmp_path / "flat")
-    assert benchmark.task_names == ("flat",) and len(benchmark.train) == 3
 
 
 def test_split_by_class(tmp_path: Path) -> None:
@@ -198,16 +191,6 @@ def test_loose_images_and_upper_case_and_other_files(labelled: Path) -> None:
     assert "1 file(s) that are not images are left out (1 .txt)" in told and "1 image(s) directly in" in told
 
 
-def test_grey_and_large_tiffs_are_read(tmp_path: Path) -> None:
-    folder = tmp_path / "grey" / "a"
-    folder.mkdir(parents=True)
-    picture(1).convert("L").save(folder / "a.PNG")
-    picture(1).convert("L").save(folder / "b.tiff")
-    images = load(tmp_path / "grey").train.images.take(torch.tensor([0, 1]))
-    assert (images == torch.from_numpy(np.array(picture(1).convert("L")))).all()
-    assert Image.open(folder / "b.tiff").format == "TIFF"
-
-
 def test_links_are_followed_once_and_never_in_a_circle(photos: Path, tmp_path: Path) -> None:
     root = tmp_path / "links"
     root.mkdir()
@@ -223,8 +206,6 @@ def test_a_pipe_does_not_hang(photos: Path) -> None:
 
 
 def test_names_cannot_steer_the_terminal(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from osiris.cli import main
-
     write_pictures(photos / "\x1b[31m[bold]x", 2, 5)
     (photos / "\x1b[31m[bold]x" / "\x1b]0;title.jpg").write_bytes(b"no image")
     assert main(["data", f"folder:{photos}"]) == 0
@@ -242,3 +223,17 @@ def test_heic_files_are_reported_or_read(photos: Path, monkeypatch: pytest.Monke
     benchmark = load(photos)
     assert len(benchmark.train) == 15
     assert any("1 HEIC image(s) are left out: install pillow-heif" in text for text in benchmark.notices)
+
+
+def test_from_the_command_line_to_the_metrics(labelled: Path, photos: Path, tmp_path: Path, capsys) -> None:
+    """With labels, cut by class; without them, accuracy cannot be computed."""
+    smoke = ["--preset", "smoke", "--batch-size", "12", "--quiet", "--image-size", "16"]
+    split = ["--benchmark", f"split-folder:{labelled}-2", "--class-order", "seed:1", "--k", "2"]
+    assert main(["train", *split, *smoke, "--out", str(tmp_path / "run")]) == 0
+    metrics = read_json(tmp_path / "run" / "metrics.json")
+    assert metrics["labelled"] and metrics["fingerprint"]["tasks"] == 2
+    assert metrics["fingerprint"]["image_size"] == [16, 16]
+    assert "is held out for testing" in " ".join(capsys.readouterr().err.split())
+    assert main(["train", "--benchmark", f"folder:{photos}", *smoke, "--out", str(tmp_path / "plain")]) == 0
+    assert not read_json(tmp_path / "plain" / "metrics.json")["labelled"]
+    assert "cannot be computed" in " ".join(capsys.readouterr().out.replace("│", " ").split())

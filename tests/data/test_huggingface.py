@@ -1,11 +1,8 @@
 """Own data through Hugging Face `datasets`: files, saved data sets, image folders with metadata."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -62,13 +59,6 @@ def test_episodes_from_a_place_and_from_a_date(saved: Path) -> None:
     assert numbers.class_names == ("room 9", "room 10")
 
 
-def test_moments_belong_to_days_and_numbers_sort_as_numbers(tmp_path: Path) -> None:
-    moments = [datetime.datetime(2024, 3, 1 + number % 2, number) for number in range(20)]
-    table(moment=moments, run=[number % 3 * 5 for number in range(20)]).save_to_disk(tmp_path / "saved")
-    assert load(tmp_path / "saved", episode_column="moment").task_names == ("2024-03-01", "2024-03-02")
-    assert load(tmp_path / "saved", episode_column="run").task_names == ("0", "5", "10")
-
-
 def test_pixels_without_labels_or_episodes(tmp_path: Path) -> None:
     table(6).to_parquet(tmp_path / "plain.parquet")
     benchmark = load(tmp_path / "plain.parquet")
@@ -107,20 +97,6 @@ def test_a_csv_with_paths(tmp_path: Path) -> None:
     assert benchmark.task_names == ("a", "b") and len(benchmark.train) == 6
 
 
-def test_broken_rows_are_skipped_and_too_large_ones_read_on_the_fly(saved: Path, tmp_path: Path) -> None:
-    rows = [png(number) for number in range(8)]
-    rows[3] = {"bytes": b"no image", "path": None}
-    broken = datasets.Dataset.from_dict({"image": rows}).cast_column("image", datasets.Image())
-    broken.save_to_disk(tmp_path / "broken")
-    benchmark = load(tmp_path / "broken")
-    assert len(benchmark.train) == 7 and benchmark.location is not None
-    assert (benchmark.location / "skipped.txt").read_text().startswith("train row 3\t")
-    whole, lazy = load(saved, episode_column="place"), load(saved, episode_column="place", decode_limit_mb=0)
-    assert any("on the fly" in text for text in lazy.notices)
-    everything = torch.arange(len(whole.train))
-    assert torch.equal(whole.train.images.take(everything), lazy.train.images.take(everything))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -153,25 +129,6 @@ def test_wrong_data(tmp_path: Path) -> None:
         load(tmp_path / "numbers")
 
 
-def test_a_class_name_twice(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "cat"], "_type": "ClassLabel"}}
-    rows = pyarrow.table({"image": [png(0)], "label": [0]})
-    rows = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    pyarrow.parquet.write_table(rows, tmp_path / "twice.parquet")
-    with pytest.raises(UserError, match=r"cannot read .*twice.parquet as a data set.*duplicated"):
-        load(tmp_path / "twice.parquet")
-
-
-def test_labels_outside_of_the_classes(tmp_path: Path) -> None:
-    unknown = table(4, label=[0, 1, -1, 0]).cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
-    unknown.save_to_disk(tmp_path / "unknown")
-    with pytest.raises(UserError, match=r"labels must be whole numbers from 0 to 1"):
-        load(tmp_path / "unknown")
-
-
 def test_a_disk_that_fills_up_while_datasets_works(monkeypatch: pytest.MonkeyPatch, cache_directory: Path) -> None:
     def load_dataset(*_given: object) -> None:
         try:
@@ -183,15 +140,6 @@ def test_a_disk_that_fills_up_while_datasets_works(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match=r"No space left on device: free some space in .*HF_HOME"):
         load("someone/birds")
     assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
-
-
-def test_missing_values(tmp_path: Path) -> None:
-    table(4, label=["a", None, "b", "b"], place=[None, "x", "y", "y"]).save_to_disk(tmp_path / "gaps")
-    with pytest.raises(UserError, match="labels: some images have none"):
-        load(tmp_path / "gaps")
-    table(4, place=[None, "x", "y", "y"]).save_to_disk(tmp_path / "gaps2")
-    with pytest.raises(UserError, match="episodes: some images have none"):
-        load(tmp_path / "gaps2", episode_column="place")
 
 
 def test_the_hub_by_name(saved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """CIFAR-100 and Tiny-ImageNet from local parquet files: a miniature of the former, and every way it can be broken."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Callable
@@ -81,20 +79,6 @@ def test_pixels_labels_and_notices(miniature: Path) -> None:
     assert (benchmark.location / "skipped.txt").read_text().startswith("train row 105\t")
 
 
-def test_strict_stops_at_the_broken_image_cold_and_warm(miniature: Path) -> None:
-    with pytest.raises(UserError, match="train row 105 cannot be decoded"):
-        load(miniature, strict=True)
-    load(miniature)
-    with pytest.raises(UserError, match=r"1 image\(s\) could not be decoded.*--strict"):
-        load(miniature, strict=True)
-
-
-def test_another_image_size_is_another_entry(miniature: Path) -> None:
-    small, large = (load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=k)) for k in (None, 48))
-    assert large.train.images.shape == (3, 48, 48) and small.location != large.location
-    assert small.checksum != large.checksum
-
-
 def test_too_large_to_cache_is_scaled_on_the_fly(miniature: Path) -> None:
     cached = load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=48))
     lazy = load_benchmark(BenchmarkConfig("split-cifar100-5", miniature, image_size=48, decode_limit_mb=1))
@@ -171,23 +155,6 @@ def test_no_network_says_how_to_get_the_data_by_hand(monkeypatch: pytest.MonkeyP
     ):
         load(None)
     assert [child for child in cache_directory.iterdir() if child.is_dir()] == []
-
-
-def test_the_hub_is_asked_for_the_repository_and_cached(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    asked: list[tuple] = []
-    real = datasets.load_dataset
-
-    def load_dataset(repository: str, configuration: str | None = None):
-        asked.append((repository, configuration))
-        return real(str(miniature / "cifar100"))
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    first, second = load(None), load(None)
-    assert asked == [("uoft-cs/cifar100", None)]
-    monkeypatch.undo()
-    assert first.checksum == second.checksum == load(miniature).checksum  # type: ignore[attr-defined]
 
 
 def test_listing_says_what_is_there(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:

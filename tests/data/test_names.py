@@ -1,7 +1,5 @@
 """Benchmark names, and the facts about known data sets (checked without the data)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

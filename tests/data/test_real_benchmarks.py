@@ -1,18 +1,15 @@
 """The benchmarks on real images: classes of every task, counts, pixels. They skip only where OSIRIS_DATA is unset."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 
 from osiris.data.benchmark import Benchmark, Split
-from osiris.data.benchmarks import describe_benchmarks, load_benchmark
+from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 
 pytestmark = [
@@ -90,43 +87,3 @@ def test_tiny_imagenet(name: str) -> None:
         check_pixels(benchmark, benchmark.test, TINY_TEST, 2)
     environments = (("indoor", (0, 1, 2, 3)), ("city", (4, 5, 6)), ("wild", (7, 8, 9)))
     assert benchmark.environments == (environments if name.startswith("structured") else ())
-
-
-def test_limits_are_the_first_images_whatever_the_order() -> None:
-    whole = load_benchmark(BenchmarkConfig("split-cifar100-20"))
-    config = BenchmarkConfig(
-        "split-cifar100-5", class_order="seed:1", train_per_class=5, bank_per_class=7, test_per_class=2
-    )
-    few = load_benchmark(config)
-    assert few.test is not None and whole.train.label is not None and few.train.label is not None
-    assert (len(few.train), len(few.bank), len(few.test)) == (500, 700, 200)
-    apples = (whole.train.label == 0).nonzero().squeeze(1)[:5]
-    mine = (few.train.label == 0).nonzero().squeeze(1)
-    assert torch.equal(whole.train.images.take(apples), few.train.images.take(mine))
-
-
-def test_another_number_of_tasks_and_order() -> None:
-    many = load_benchmark(BenchmarkConfig("split-cifar100-50"))
-    assert [len(task) for task in many.tasks] == [2] * 50
-    assert list(chain(*class_names(many))) == list(chain(*EXPECTED["split-cifar100-5"]))
-    shuffled = load_benchmark(BenchmarkConfig("structured-tiny-imagenet", shuffle_tasks=1))
-    assert shuffled.tasks != load_benchmark(BenchmarkConfig("structured-tiny-imagenet")).tasks
-    indoor = dict(shuffled.environments)["indoor"]
-    assert {tuple(class_names(shuffled)[task]) for task in indoor} == {
-        tuple(task) for task in EXPECTED["structured-tiny-imagenet"][:4]
-    }
-
-
-def test_a_class_order_by_wordnet_id(tmp_path: Path) -> None:
-    from osiris.data.names import DATASETS
-
-    path = tmp_path / "order.json"
-    path.write_text(json.dumps(list(reversed(DATASETS["tiny-imagenet"].class_ids))))
-    benchmark = load_benchmark(BenchmarkConfig("split-tiny-imagenet-200", class_order=str(path)))
-    assert benchmark.tasks == tuple((label,) for label in reversed(range(200)))
-
-
-def test_listing() -> None:
-    load_benchmark(BenchmarkConfig("split-cifar100-5"))
-    row = next(row for row in describe_benchmarks() if row.name == "structured-cifar100")
-    assert row.present == "cached" and row.train_images == 50_000 and (row.bytes_on_disk or 0) > 180_000_000

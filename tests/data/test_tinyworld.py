@@ -1,7 +1,5 @@
 """tinyworld: deterministic, ordered by environment, and not to be solved from raw pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Small benchmarks and clustered features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess
@@ -11,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from osiris.errors import UserError
-from osiris.evaluation.encoder_files import find_prefix, infer_config, load_checkpoint, load_encoder, map_keys
+from osiris.evaluation.encoder_files import find_prefix, load_checkpoint, load_encoder, map_keys
 from osiris.models import EncoderConfig, build_encoder
 
 SMALL = EncoderConfig(width=8, blocks=(1, 2, 1, 1))
@@ -137,11 +135,6 @@ def test_a_second_copy_of_the_encoder_is_left_alone():
     with pytest.raises(UserError, match=r"several encoders.*'other\.', 'student\.'"):
         map_keys(several)
     assert map_keys(several, "student.").keys() == state.keys()
-
-
-def test_config_is_read_from_the_shapes():
-    for config in (SMALL, BATCH, EncoderConfig(width=16, stem="large")):
-        assert infer_config(build_encoder(config).state_dict()) == config
 
 
 def test_mistakes_are_explained(tmp_path):

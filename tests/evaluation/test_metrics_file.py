@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -66,16 +64,6 @@ def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
         metrics["x"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("{", "not readable as JSON"), ("{}", "missing required field `method`"), (None, "not exist")]
-)
-def test_a_file_that_is_not_metrics_is_refused(tmp_path, text, message):
-    if text is not None:
-        (tmp_path / "metrics.json").write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_metrics(tmp_path / "metrics.json")
-
-
 def test_metrics_of_an_offline_and_of_an_unfinished_run(benchmark_):
     one = numbers_of(benchmark_, 1)
     mark = fingerprint(benchmark_, PROTOCOL, {})
@@ -85,15 +73,6 @@ def test_metrics_of_an_offline_and_of_an_unfinished_run(benchmark_):
     assert aware.A is not None and aware.C is not None and aware.F is aware.K is aware.T is None
     unfinished = build_metrics("ft", benchmark_, 0, [one, one], None, mark)
     assert not unfinished.complete and unfinished["task-aware"].F == 0
-
-
-def test_metrics_without_labels(benchmark_):
-    bank = dataclasses.replace(benchmark_.bank, label=None)
-    unlabelled = dataclasses.replace(benchmark_, bank=bank, test=None, class_names=(), tasks=((), (), ()))
-    metrics = build_metrics(
-        "ft", unlabelled, 0, [numbers_of(unlabelled, 0)], None, fingerprint(unlabelled, PROTOCOL, {})
-    )
-    assert metrics.protocols == {} and len(metrics.task_level) == 1 and "no test images" in str(metrics.missing)
 
 
 def test_task_names(benchmark_):
@@ -116,12 +95,6 @@ def test_baseline_is_the_mean_of_encoders_and_is_cached(benchmark_, tmp_path):
     untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/other data")
     untrained_baseline(Linear, benchmark_, dataclasses.replace(PROTOCOL, k=4), tmp_path, "linear/made")
     assert Linear.built == 5
-
-
-def test_no_baseline_where_none_makes_sense(benchmark_, tmp_path):
-    assert untrained_baseline(Linear, dataclasses.replace(benchmark_, test=None), PROTOCOL, tmp_path, "x") is None
-    none = dataclasses.replace(PROTOCOL, random_encoders=0)
-    assert untrained_baseline(Linear, benchmark_, none, tmp_path, "x") is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """An exported encoder computes the features of osiris, without osiris."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """Free composition: terms from text, options, readable names, and a record that gives the same method again."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -36,18 +34,6 @@ from tiny import composed, tiny_engine, train
 
 def record(text: str, space: str = "h") -> list[dict]:
     return [term.to_dict() for term in parse_terms(text, space)]
-
-
-def test_the_example_of_the_manual() -> None:
-    method = composed(method="osiris-d", past="replay+distil", cross_weight=0.3)
-    assert [(name, term.kind, weight) for name, term, weight in method.weighted(20)] == [
-        ("current", "contrast", 1.0),
-        ("cross", "cross", 0.3),
-        ("past.contrast", "contrast", 0.5),
-        ("past.distil", "distil", 0.5),
-    ]
-    assert {term.options["space"] for term in method.past} == {"h"}
-    assert method.name == "osiris-d[past=replay+distil,cross-weight=0.3]"
 
 
 def test_terms_from_text() -> None:

@@ -1,7 +1,5 @@
 """The pages and pictures of the methods say what the code does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import make_method_pages

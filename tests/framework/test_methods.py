@@ -1,7 +1,5 @@
 """The zoo as a whole: Table 1, limits, first tasks, and what methods remember from task to task."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What objectives and online methods carry from step to step: stored targets, averages, queues, prototypes."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

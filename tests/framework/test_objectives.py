@@ -1,7 +1,5 @@
 """Every objective against an independent computation, in the methods that can use it, and its state through a run."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from pathlib import Path

@@ -9,8 +9,6 @@ expectation of a product is not the product of expectations. The paper's proof t
 *signs* hold without that step, the factorised coefficients are an approximation whose error is measured below.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The loss of each method in its second task against the naive computation, and what must get no gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product

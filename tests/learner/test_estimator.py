@@ -1,7 +1,5 @@
 """The conventions of scikit-learn, by its own checks."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Unlabelled images keep arriving: the same bits as one run over all of them, whatever happens in between."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -18,7 +16,7 @@ import torch
 from msgspec.structs import replace
 from PIL import Image
 
-from fork_server import ForkServer
+import fork_server
 from osiris import cli
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.runs import load_runs
@@ -31,10 +29,9 @@ from osiris.report.studies import studies
 from osiris.report.writer import ReportWriter
 from osiris.training import checkpoint, loop
 from osiris.training.config import with_options
-from osiris.training.engine import Engine
 from osiris.training.presets import preset
 from quick import quick
-from tiny_runs import last_state, pictures
+from tiny_runs import asked_to_stop, last_state, pictures
 
 OPTIONS: dict[str, Any] = {"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8}
 WEEKS = ("week 1", "week 2", "week 3")
@@ -96,24 +93,12 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_episode_is_continued_by_the_same_call(
-    photos: Path,
-    observed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = Engine.step
-
-    def stopping(self: Engine, phase: Any, number: int) -> Any:
-        if (phase.task, number) == (2, 1):
-            signal.raise_signal(signal.SIGTERM)
-        return step(self, phase, number)
-
     state = tmp_path / "state"
     for week in WEEKS[:2]:
         learner(state).observe(photos / week)
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Engine, "step", stopping)
+    with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
         learner(state).observe(photos / WEEKS[2])
     assert learner(state).status()["unfinished"] == WEEKS[2]
     with pytest.raises(UserError, match=r"task 3 \(week 3\) is not finished: give its images again"):
@@ -127,23 +112,16 @@ def test_an_interrupted_episode_is_continued_by_the_same_call(
     assert last_state(state) == last_state(observed), "a command that is given again after its end changes nothing"
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 @pytest.mark.parametrize("moments", quick({2}, [2, 20]))
-def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, server: ForkServer) -> None:
+def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL at random moments of the second episode, until the command has ended; then the same command again."""
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
     first, output, counted = tmp_path / "first", tmp_path / "output", tmp_path / "counted"
     learner(first).observe(photos / WEEKS[0])
 
-    def observe(state: Path, job: str, **arguments: Any) -> int:
+    def observe(state: Path, job: str, **arguments: Any) -> int | None:
         typed = ["observe", str(state), str(photos / WEEKS[1]), "--quiet"]
-        return server.run(job, output, arguments=typed, **arguments)
+        return fork_server.run(job, output, arguments=typed, **arguments)
 
     shutil.copytree(first, tmp_path / "whole")
     assert observe(tmp_path / "whole", "doomed", death=None, counted=str(counted)) == 0
@@ -188,18 +166,6 @@ def test_status_embed_and_forget_on_the_command_line(
     assert cli.main(["observe", str(state)]) == 2
 
 
-def test_damaged_files_are_skipped_and_reported(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(photos / WEEKS[0], tmp_path / "week")
-    (tmp_path / "week" / "broken.png").write_bytes((photos / WEEKS[0] / "00.png").read_bytes()[:60])
-    (tmp_path / "week" / "notes.txt").write_text("not an image")
-    learner(tmp_path / "state", "ft").observe(tmp_path / "week")
-    told = capsys.readouterr().err.replace("\n", " ")
-    assert "1 image(s) could not be decoded and were skipped; see" in told and "(1 .txt)" in told
-    assert learner(tmp_path / "state").status()["episodes"] == [("week", 20)]
-
-
 @pytest.mark.parametrize("episodes", quick({4}, [4, 50]))
 def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos: Path, tmp_path: Path) -> None:
     """Apart from the records of each episode (metrics, log, environment, observations): measured, 5.2 kB."""
@@ -215,17 +181,6 @@ def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos:
     assert tensors[-1] == tensors[1], "the networks of earlier episodes are freed"
     if episodes > 10:
         assert memory[-1] - memory[9] < 20e6, memory
-
-
-def test_states_of_other_versions_are_refused(observed: Path, photos: Path, tmp_path: Path) -> None:
-    shutil.copytree(observed, tmp_path / "state")
-    latest = tmp_path / "state" / "checkpoints" / "latest.pt"
-    record = torch.load(latest, weights_only=True)
-    for number, message in ((99, "newer version of osiris .* update osiris"), (1, "before its first release")):
-        torch.save(record | {"format": number}, latest)
-        with pytest.raises(UserError, match=message):
-            learner(tmp_path / "state").observe(photos / WEEKS[0])
-        assert latest.exists(), "it is intact, so it stays where it is"
 
 
 def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed: Path) -> None:

@@ -1,7 +1,5 @@
 """Encoders that osiris does not define itself: registering, building, freezing."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The `fast` encoder: whitening stem, standardised filters, and what its fit to the first task promises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

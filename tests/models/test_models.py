@@ -1,14 +1,12 @@
 """The encoder is the paper's ResNet-18, down to parameter names and initial values; projectors have their shapes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from osiris.errors import UserError
-from osiris.models import EncoderConfig, adapter, build_encoder, predictor, projector
+from osiris.models import EncoderConfig, activation, adapter, build_encoder, predictor, projector
 from osiris.models.activation import Mish
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm
 from osiris.models.standalone import Block
@@ -108,13 +106,13 @@ def test_a_block_by_hand() -> None:
     images = torch.randn(2, 8, 6, 6, dtype=torch.float64)
     weights = dict(block.named_parameters())
 
-    def norm(value: torch.Tensor, name: str) -> torch.Tensor:
+    def norm(value: Tensor, name: str) -> Tensor:
         parts = value.view(2, 4, 4, *value.shape[2:])  # 16 channels: 4 groups of 4
         mean, variance = parts.mean((2, 3, 4), keepdim=True), parts.var((2, 3, 4), unbiased=False, keepdim=True)
         plain = ((parts - mean) / (variance + 1e-5).sqrt()).view_as(value)
         return plain * weights[f"{name}.weight"].view(1, -1, 1, 1) + weights[f"{name}.bias"].view(1, -1, 1, 1)
 
-    def mish(value: torch.Tensor) -> torch.Tensor:
+    def mish(value: Tensor) -> Tensor:
         return value * torch.tanh(torch.log(1 + value.exp()))
 
     hidden = mish(norm(functional.conv2d(images, weights["conv1.weight"], stride=2, padding=1), "bn1"))
@@ -128,7 +126,7 @@ def test_a_block_by_hand() -> None:
 def test_features_are_the_mean_over_places(size: int, stride: int) -> None:
     config = EncoderConfig(width=8, blocks=(1, 2, 1, 1), stem_stride=stride)
     encoder = build_encoder(config)
-    places: list[torch.Tensor] = []
+    places: list[Tensor] = []
     encoder.get_submodule("layer4").register_forward_hook(lambda module, inputs, output: places.append(output.detach()))
     features = encoder(torch.randn(2, 3, size, size))
     assert features.shape == (2, 64) == (2, config.features)
@@ -185,3 +183,38 @@ def test_batch_norm_is_torchs_and_its_statistics_can_be_frozen() -> None:
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
     ours(images * 3 + 1)
     assert not torch.equal(ours.running_mean, before["running_mean"])
+
+
+def value_and_gradient(function, x: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    output = function(leaf)
+    output.backward(outer)
+    assert leaf.grad is not None
+    return output.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 17])
+def test_mish_is_torchs_in_double_precision(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "CHUNK", chunk)
+    x = torch.cat([torch.linspace(-30, 30, 1001), torch.tensor([-1e4, 1e4, 0.0])]).double()
+    outer = torch.randn_like(x)
+    for ours, theirs in zip(value_and_gradient(Mish(), x, outer), value_and_gradient(functional.mish, x, outer)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+    assert torch.autograd.gradcheck(Mish(), (x[480:520].clone().requires_grad_(),))
+
+
+@pytest.mark.parametrize("layout", ["plain", "channels_last", "strided", "transposed gradient"])
+def test_mish_in_any_memory_layout(layout: str) -> None:
+    x = torch.randn(3, 8, 5, 6)
+    if layout == "channels_last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    if layout == "strided":
+        x = torch.randn(3, 8, 5, 12)[..., ::2]
+    outer = torch.randn(3, 5, 6, 8).permute(0, 3, 1, 2) if layout == "transposed gradient" else torch.randn_like(x)
+    for ours, theirs in zip(value_and_gradient(Mish(), x, outer), value_and_gradient(functional.mish, x, outer)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_mish_in_single_precision_has_the_error_of_rounding() -> None:
+    x = torch.linspace(-30, 30, 200_001)
+    assert (Mish()(x) - functional.mish(x.double())).abs().max() < 3e-6

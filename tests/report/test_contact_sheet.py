@@ -1,7 +1,5 @@
 """The contact sheet shows every image at its place, enlarged without smoothing, and names the rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

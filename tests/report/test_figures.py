@@ -1,7 +1,5 @@
 """Every figure on its own: something is drawn, within its axes and its canvas."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

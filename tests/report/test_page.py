@@ -1,7 +1,5 @@
 """The page as a whole: complete, well-formed, self-contained, and made from run directories alone."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Received runs: hostile text is harmless everywhere, and damaged runs are named and left out."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Runs become studies: grouped by protocol, labelled by what differs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

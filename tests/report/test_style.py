@@ -1,7 +1,5 @@
 """One look per method: distinct, with enough contrast on both grounds, and the same everywhere."""
 
-from __future__ import annotations
-
 import pytest
 
 from osiris.report.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of

@@ -1,7 +1,5 @@
 """osiris reproduce: the recipe of every table and figure, and one of them carried out."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,86 +1,80 @@
-"""Processes that start at once: a server that has imported everything forks a child for each job.
+"""Jobs in processes that start at once: the fork server of multiprocessing has imported everything when it forks.
 
 Importing torch takes seconds, and these tests start hundreds of runs. A child is a process of its own: it can be
-killed, stopped and waited for like any other. Run as a program this file is the server, imported it is the client.
+killed, stopped and waited for like any other.
 """
 
-from __future__ import annotations
-
-import json
+import multiprocessing
 import os
-import subprocess
+import pickle
 import sys
-import traceback
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
+
+CONTEXT = multiprocessing.get_context("forkserver")
+PATIENCE = 120
+"""Seconds until a silent pool counts as hanging."""
 
 
-class ForkServer:
-    """`start` a job of jobs.py in a new process, `wait` for its exit code (negative: the signal that killed it)."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, __file__]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._ask({"ready": True})
-
-    def start(self, job: str, output: Path, environment: dict[str, str] | None = None, **arguments: Any) -> int:
-        """The process id. What it prints goes to the file `output`."""
-        request = {"job": job, "output": str(output), "environment": environment or {}, "arguments": arguments}
-        return self._ask(request)
-
-    def wait(self, pid: int) -> int:
-        return self._ask({"wait": pid})
-
-    def run(self, job: str, output: Path, environment: dict[str, str] | None = None, **arguments: Any) -> int:
-        return self.wait(self.start(job, output, environment, **arguments))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+def start(job: str, output: Path, **arguments: Any) -> BaseProcess:
+    """A function of jobs.py in a new process. What it prints goes to the file `output`."""
+    CONTEXT.set_forkserver_preload(["jobs"])
+    process = CONTEXT.Process(target=_child, args=(job, output, os.environ["OSIRIS_CACHE"], arguments), daemon=True)
+    with pytest.MonkeyPatch.context() as patch:  # the server is started with the first process, and must find jobs.py
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        process.start()
+    return process
 
 
-def serve() -> None:
+def wait(process: BaseProcess) -> int | None:
+    """The exit code (negative: the signal that killed it)."""
+    process.join()
+    return process.exitcode
+
+
+def run(job: str, output: Path, **arguments: Any) -> int | None:
+    return wait(start(job, output, **arguments))
+
+
+def _child(job: str, output: Path, cache: str, arguments: dict[str, Any]) -> NoReturn:
     import jobs
 
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "ready" in request:
-            answer = 0
-        elif "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                _child(jobs, request)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ["OSIRIS_CACHE"] = cache
+    sys.exit(getattr(jobs, job)(**arguments))
 
 
-def _child(jobs: Any, request: dict[str, Any]) -> None:
-    """Never returns."""
-    code = 70
-    try:
-        descriptor = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.update(request["environment"])
-        code = int(getattr(jobs, request["job"])(**request["arguments"]))
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+class Failed(Exception):
+    """Processes of the pool raised; `errors` has (type, message, traceback) or None for each of them."""
+
+    def __init__(self, errors: Sequence[tuple[str, str, str] | None]) -> None:
+        super().__init__("\n".join(error[2] for error in errors if error))
+        self.errors = errors
 
 
-if __name__ == "__main__":
-    serve()
+class Pool:
+    """Two processes joined by gloo. `pool.run("gradients", ...)` computes a function of process_jobs.py in both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output, pipes = folder / "output", [CONTEXT.Pipe() for _ in range(2)]
+        for rank, (_, theirs) in enumerate(pipes):
+            start("worker", self.output, rank=rank, store=str(folder / "store"), connection=theirs)
+        self.connections = [ours for ours, _ in pipes]
+
+    def run(self, job: str, each: Sequence[dict[str, Any]] = ({}, {}), **arguments: Any) -> list[Any]:
+        """The results by rank; `each`: further arguments that differ between the processes."""
+        for connection, own in zip(self.connections, each, strict=True):
+            connection.send_bytes(pickle.dumps((job, {**arguments, **own})))
+        answers = []
+        for connection in self.connections:
+            assert connection.poll(PATIENCE), f"{job} hangs:\n{self.output.read_text()}"
+            answers.append(pickle.loads(connection.recv_bytes()))
+        if any(error for _, error in answers):
+            raise Failed([error for _, error in answers])
+        return [result for result, _ in answers]

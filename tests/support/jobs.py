@@ -1,7 +1,5 @@
 """What the fork server's children do: the command line as a user types it, perhaps with a death on the way."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

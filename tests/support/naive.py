@@ -4,8 +4,6 @@ A batch of embeddings is [2][N] vectors: view, image. Nothing here computes with
 one by one (BatchNorm: one view at a time), vectors are normalised by hand, every anchor is compared in a loop.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Independent references for the objectives, in float64 and loops over images and dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

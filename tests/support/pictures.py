@@ -1,7 +1,5 @@
 """Small image files for the tests of own data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

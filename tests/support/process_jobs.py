@@ -1,13 +1,12 @@
 """What the tests of several processes compute, in one process or in a pool of two: same code, same arguments."""
 
-from __future__ import annotations
-
 import pickle
 import traceback
+from contextlib import nullcontext
 from dataclasses import replace
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,12 +18,11 @@ from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import READINGS, ZOO
-from osiris.training import loop
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
 from osiris.training.run_files import track_overfitting
 from osiris.training.schedule import Phase, phases
-from tiny_runs import benchmark, config, with_learning
+from tiny_runs import asked_to_stop, benchmark, config, train, with_learning
 
 COMPOSED = {
     "predictor-bn": MethodConfig("cassle", past="predict(batch_norm=true,symmetric=true)"),
@@ -42,18 +40,17 @@ CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
 """Every method of the zoo, the readings of er+, and compositions of what no single method has."""
 
 
-def worker(rank: int, world: int, store: str, address: str) -> int:
-    """One process of the pool: joins the others once, then computes what it is told."""
+def worker(rank: int, store: str, connection: Connection) -> NoReturn:
+    """One process of the pool: joins the other once, then computes what it is told."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    with Client(address) as connection:
-        while True:
-            name, arguments = pickle.loads(connection.recv_bytes())
-            try:
-                answer = globals()[name](**arguments), None
-            except BaseException as error:
-                answer = None, (type(error).__name__, str(error), traceback.format_exc())
-            connection.send_bytes(pickle.dumps(answer))  # plain: torch's own way shares memory
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    while True:
+        name, arguments = pickle.loads(connection.recv_bytes())
+        try:
+            answer = globals()[name](**arguments), None
+        except BaseException as error:
+            answer = None, (type(error).__name__, str(error), traceback.format_exc())
+        connection.send_bytes(pickle.dumps(answer))  # plain: torch's own way shares memory
 
 
 def build(
@@ -74,17 +71,6 @@ def in_double(engine: Engine) -> Engine:
     return engine
 
 
-def trained(engine: Engine) -> dict[str, Tensor]:
-    """The parameters, and who lies in which slot of the memory."""
-    slots = {f"memory.{name}": engine.memory.get_buffer(name).clone() for name in ("source", "task", "step", "images")}
-    return slots | {f"trained.{name}": parameter.detach().clone() for name, parameter in _named(engine)}
-
-
-def state(engine: Engine) -> dict[str, Tensor]:
-    """Every tensor of a run that is not the optimiser's."""
-    return {name: value.clone() for name, value in engine.model.state_dict().items()}
-
-
 def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, Tensor]]:
     """Of the first steps of two tasks and the beginning of a third, in float64; at the end the state of the run.
 
@@ -99,14 +85,12 @@ def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, 
         for step in range(phase.steps):
             result = built.step(phase, step)
             values = {f"value.{name}": value for name, value in result.values.items()}
-            seen.append(values | {name: p.grad.clone() for name, p in _named(built) if p.grad is not None})
+            seen.append(
+                values | {name: p.grad.clone() for name, p in built.model.named_parameters() if p.grad is not None}
+            )
             built.model.after_step(built.task_context(phase, step + 1))
         built.model.end_task(built.task_context(phase, phase.steps))
-    return [*seen, state(built)]
-
-
-def _named(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
-    return list(engine.model.named_parameters())
+    return [*seen, built.model.state_dict()]
 
 
 def assert_same_gradients(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -116,27 +100,6 @@ def assert_same_gradients(one: dict[str, Tensor], other: dict[str, Tensor]) -> N
     for key in one:
         difference = float((other[key].double() - one[key].double()).norm())
         assert difference <= 1e-6 * max(float(one[key].double().norm()), 1e-6 * scale), key
-
-
-def parameters(method: MethodConfig, norm: str, steps: int) -> dict[str, Tensor]:
-    """After `steps` steps in float32, tasks and all.
-
-    At a tenth of the usual rate: BatchNorm over a dozen images, with ReLU behind it, multiplies rounding errors so
-    much at higher ones that one process disagrees with itself after a change of 1e-7 in one weight. So does VICReg, by
-    1.5e-3: its weights of 25 are balanced by a rate 25 times lower.
-    """
-    engine, stretch = build(method, norm, learning_rate=0.0002 if method.objective == "vicreg" else 0.005)
-    done = 0
-    for phase in stretch:
-        engine.model.begin_task(engine.task_context(phase, 0))
-        for step in range(phase.steps):
-            if done == steps:
-                return trained(engine)
-            engine.step(phase, step)
-            engine.model.after_step(engine.task_context(phase, step + 1))
-            done += 1
-        engine.model.end_task(engine.task_context(phase, phase.steps))
-    return trained(engine)
 
 
 def features(norm: str) -> tuple[Tensor, Tensor]:
@@ -149,24 +112,10 @@ def features(norm: str) -> tuple[Tensor, Tensor]:
     return embedded.bank, embedded.test
 
 
-def whole_run(method: str, out: Path, stop_after: int | None = None, **engine: Any) -> RunMetrics | None:
-    """`loop.train` on the tiny benchmark; `stop_after`: this process asks to stop after so many steps."""
-    loop.load_benchmark = lambda _: benchmark()
-    step, done = Engine.step, [0]
-
-    def counted(self: Engine, *given: Any) -> Any:
-        done[0] += 1
-        if done[0] == stop_after:
-            import signal
-
-            signal.raise_signal(signal.SIGTERM)
-        return step(self, *given)
-
-    Engine.step = counted  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        return loop.train(config(method, **engine), out, quiet=True)
-    finally:
-        Engine.step = step
+def whole_run(out: Path, stop_in: tuple[int, int] | None = None) -> RunMetrics | None:
+    """Of osiris-d on the tiny benchmark; `stop_in`: the task and step at which this process is asked to stop."""
+    with asked_to_stop(*stop_in) if stop_in else nullcontext():
+        return train(config(), out)
 
 
 def tracked() -> dict[str, Any]:
@@ -180,11 +129,11 @@ def tracked() -> dict[str, Any]:
     return measured
 
 
-def failing(ranks: list[int], kind: str) -> int:
+def failing(ranks: list[int]) -> int:
     """Some processes fail at work that all of them must do."""
     with processes.together():
         if processes.rank() in ranks:
-            raise {"value": ValueError, "key": KeyError}[kind](f"process {processes.rank()}")
+            raise ValueError(f"process {processes.rank()}")
     return processes.rank()
 
 

@@ -1,7 +1,5 @@
 """Matrices of which the fast suite runs one case per code path."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

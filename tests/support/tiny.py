@@ -1,7 +1,5 @@
 """Small things that tests share: a benchmark, an engine, and a method in the middle of its second task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,22 +1,27 @@
 """A run of a second: three tasks, eighteen steps, everything that a long run has. And how to compare two of them."""
 
-from __future__ import annotations
-
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from osiris.data.benchmark import Benchmark, Split
 from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.training import checkpoint
+from osiris.training import checkpoint, loop
 from osiris.training.config import Config, EngineConfig, LearningConfig
+from osiris.training.engine import Engine, StepResult
+from osiris.training.schedule import Phase
 
 TASKS, CLASSES, PER_CLASS, SIZE = 3, 2, 14, 16
 BATCH = 12
@@ -58,6 +63,26 @@ def config(method: str = "osiris-d", norm: str = "gn", **engine: Any) -> Config:
 
 def with_learning(base: Config, **changes: Any) -> Config:
     return replace(base, learning=replace(base.learning, **changes))
+
+
+def train(settings: Config, out: Path, **options: Any) -> RunMetrics | None:
+    """`loop.train` on the tiny benchmark."""
+    return loop.train(settings, out, quiet=True, **{"benchmark": benchmark(), **options})
+
+
+@contextmanager
+def asked_to_stop(task: int, step: int) -> Iterator[None]:
+    """SIGTERM arrives at this step of a run inside."""
+    do = Engine.step
+
+    def stopping(self: Engine, phase: Phase, number: int) -> StepResult:
+        if (phase.task, number) == (task, step):
+            signal.raise_signal(signal.SIGTERM)
+        return do(self, phase, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "step", stopping)
+        yield
 
 
 def write_arrays(path: Path) -> str:

@@ -1,7 +1,5 @@
 """Reads a page as a browser would: open elements, ids, attributes, and what it refers to."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 

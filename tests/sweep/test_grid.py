@@ -1,7 +1,5 @@
 """Grids as data: combinations, names, settings, TOML, and the plan."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from pathlib import Path

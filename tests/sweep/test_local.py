@@ -1,7 +1,5 @@
 """A grid on this machine: what is missing is completed, a failed run does not stop the others, kills change no bit."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Hyper-parameter search: ranges, trials, halving, and that no test image is used."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """What `--launcher slurm` asks for and refuses; tests/cluster submits real jobs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints: whole, newest first, never unpickled."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle
@@ -103,39 +101,21 @@ def test_a_pickle_with_a_payload_is_refused(plain: bool, tmp_path: Path) -> None
     assert not trace.exists()
 
 
-def full(how: str) -> Callable[..., None]:
-    """The ways in which libraries say that a disk is full (torch: as measured on a tiny tmpfs)."""
-
-    def fail(*arguments: Any, **named: Any) -> None:
-        if how == "torch":
-            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    return fail
-
-
-@pytest.mark.parametrize("how", ["torch", "system"])
-def test_a_full_disk_leaves_the_last_checkpoint_intact(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["system", "torch", "safetensors"],
+)
+def test_a_full_disk_is_named_however_a_library_says_it(error: Exception, tmp_path: Path) -> None:
+    """As measured on a tiny tmpfs."""
     checkpoint.save_state(tmp_path, state(0))
-    checkpoint.save_state(tmp_path, state(1))
-    monkeypatch.setattr(torch, "save", full(how))
-    with pytest.raises(checkpoint.CannotWrite, match="the disk is full"):
-        checkpoint.save_state(tmp_path, state(2))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.pt", "previous.pt"]
-    assert same(checkpoint.load_state(tmp_path), state(1))
-
-
-def test_a_full_disk_met_by_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    checkpoint.save_tensors(tmp_path / "task.safetensors", {"a": torch.ones(2)})
-    monkeypatch.setattr(checkpoint, "save_file", fail)
-    with pytest.raises(checkpoint.CannotWrite):
-        checkpoint.save_tensors(tmp_path / "task.safetensors", {"a": torch.zeros(2)})
-    assert load_tensors(tmp_path / "task.safetensors")[0]["a"].tolist() == [1, 1]
+    message = "the disk is full.*The last checkpoint is intact"
+    with pytest.raises(checkpoint.CannotWrite, match=message), checkpoint.writing(tmp_path):
+        raise error
 
 
 def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
@@ -143,9 +123,6 @@ def test_a_failing_disk_is_one_line_with_its_path_and_other_errors_stay_what_the
         with pytest.raises(checkpoint.CannotWrite) as told, checkpoint.writing(tmp_path):
             raise OSError(number, os.strerror(number), "/cache/baselines")
         assert str(told.value).startswith(f"/cache/baselines: {os.strerror(number)}. Nothing was saved: ")
-    checkpoint.save_state(tmp_path, state(0))
-    with pytest.raises(checkpoint.CannotWrite, match="The last checkpoint is intact"), checkpoint.writing(tmp_path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
     for error in (RuntimeError("something else"), BrokenPipeError(errno.EPIPE, "no"), ConnectionError("hub")):
         with pytest.raises(type(error)), checkpoint.writing(tmp_path):
             raise error

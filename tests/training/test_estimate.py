@@ -1,7 +1,5 @@
 """Memory before the start, and the cost of an encoder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +11,12 @@ from osiris.errors import UserError
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.models import EncoderConfig, build_encoder
-from osiris.training import estimate, loop
+from osiris.training import estimate
 from osiris.training.config import Config
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory, encoder_flops, estimate_memory
 from osiris.training.schedule import Phase, phases
-from tiny_runs import benchmark, config, with_learning
+from tiny_runs import benchmark, config, train, with_learning
 
 CPU = torch.device("cpu")
 
@@ -95,10 +93,9 @@ def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "load_benchmark", lambda _: benchmark())
     monkeypatch.setattr(estimate, "available_memory", lambda device: 2**20)
     with pytest.raises(UserError, match="GB"):
-        loop.train(config(), tmp_path / "run", quiet=True)
+        train(config(), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 

@@ -1,28 +1,26 @@
 """A first task that is taken from a file leads to the same bits as one that is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tiny_runs
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ZOO
 from osiris.sweep.grid import Grid, GridDirectory
-from osiris.training import loop
 from osiris.training.config import Config
 from osiris.training.first_task import identity
 from quick import quick
-from tiny_runs import assert_same_run, benchmark, config, log, with_learning
+from tiny_runs import assert_same_run, config, log, with_learning
 
 OWN = {"ft", "offline", "d1-only", "der", "cromo", "minred", "cla-e", "cla-r", "cla-b"}
 SHARED = sorted(set(ZOO) - OWN)
 
 
 def train(chosen: Config, out: Path, first_task: Path | None = None) -> Path:
-    loop.train(chosen, out, quiet=True, benchmark=benchmark(), first_task=first_task)
+    tiny_runs.train(chosen, out, first_task=first_task)
     return out
 
 

@@ -1,17 +1,13 @@
 """A run killed by SIGKILL at any moment continues to the same bytes."""
 
-from __future__ import annotations
-
-import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fork_server import ForkServer
+import fork_server
 from quick import quick
 from tiny_runs import arguments, assert_same_run, log
 
@@ -30,7 +26,6 @@ PAIRS = [(method, more) for method in METHODS for more in (ALWAYS, STAGES)]
 def test_killed_again_and_again(
     method: str,
     more: tuple[str, ...],
-    server: ForkServer,
     arrays: str,
     uninterrupted: Callable[..., tuple[Path, int]],
     tmp_path: Path,
@@ -40,37 +35,10 @@ def test_killed_again_and_again(
     moment = random.Random(f"{method}{more}")
     typed = arguments(arrays, tmp_path / "run", method, *more)
     for _ in range(5):
-        code = server.run("doomed", tmp_path / "output", arguments=typed, death=moment.randint(1, moments // 4))
+        code = fork_server.run("doomed", tmp_path / "output", arguments=typed, death=moment.randint(1, moments // 4))
         assert code in (KILLED, 0), (tmp_path / "output").read_text()
-    assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
+    assert fork_server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
     assert_same_run(expected, tmp_path / "run")
     if more == STAGES:  # nothing but stages was saved: the log has the same lines
         for event in ("step", "evaluation"):
             assert log(tmp_path / "run", event) == log(expected, event)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_once_at_twenty_moments(
-    method: str, server: ForkServer, arrays: str, uninterrupted: Callable[..., tuple[Path, int]], tmp_path: Path
-) -> None:
-    """By the clock, anywhere in the run, whatever it is doing; half of the runs save after every step."""
-    moment = random.Random(method)
-    durations: dict[tuple[str, ...], float] = {}
-    for number in range(20):
-        more = ALWAYS if number % 2 else STAGES
-        expected, _ = uninterrupted(method, *more)
-        if more not in durations:
-            started = time.monotonic()
-            assert (
-                server.run("command", tmp_path / "out", arguments=arguments(arrays, tmp_path / more[0], method, *more))
-                == 0
-            )
-            durations[more] = time.monotonic() - started
-        typed = arguments(arrays, tmp_path / f"{number}", method, *more)
-        pid = server.start("command", tmp_path / "output", arguments=typed)
-        time.sleep(moment.uniform(0, durations[more]))
-        os.kill(pid, signal.SIGKILL)
-        server.wait(pid)
-        assert server.run("command", tmp_path / "output", arguments=typed) == 0, (tmp_path / "output").read_text()
-        assert_same_run(expected, tmp_path / f"{number}")

@@ -1,7 +1,5 @@
 """Where the numbers of a run go."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

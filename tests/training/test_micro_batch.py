@@ -1,17 +1,10 @@
 """--micro-batch: the same gradients from smaller pieces."""
 
-from __future__ import annotations
-
-import dataclasses
-
 import pytest
-import torch
 
 import process_jobs
-from osiris.errors import UserError
 from process_jobs import CASES
 from quick import quick
-from tiny_runs import config
 
 SIZES = [*((name, 5) for name in CASES if name != "predictor-bn"), ("osiris-d", 26), ("pocon", 1)]
 DISTINCT = ("osiris-d", "ewc", "lump", "cla-r", "mixed-match", "er-byol", "cassle-barlow", "cassle-swav", "er-mocov2+")
@@ -35,32 +28,3 @@ def test_pieces_are_encoded_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     engine.networks.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     engine.step(phase, 0)
     assert max(seen) == 5 and sum(seen) == 2 * 2 * 13  # two views, forward and again for the backward pass
-
-
-def test_batch_norm_refuses() -> None:
-    settings = config(norm="bn", micro_batch=8)
-    with pytest.raises(UserError, match="BatchNorm"):
-        settings.check()
-    dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, micro_batch=None)).check()
-
-
-def test_it_keeps_less_for_the_backward_pass() -> None:
-    """Bytes that autograd holds between the passes."""
-
-    def kept(micro_batch: int | None) -> int:
-        engine, (phase, *_) = process_jobs.build(CASES["ft"], micro_batch=micro_batch)
-        total = 0
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal total
-            total += tensor.numel() * tensor.element_size()
-            return tensor
-
-        update = engine._update
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            engine._update = lambda loss, *given: (loss > 0, loss.detach())  # pyright: ignore
-            engine.step(phase, 0)
-        engine._update = update
-        return total
-
-    assert kept(4) < kept(None) / 5

@@ -1,7 +1,5 @@
 """Optimisers and schedules against plain re-implementations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,6 @@
 """Presets: complete configs that fit their benchmark."""
 
-from __future__ import annotations
-
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from osiris.commands.train import parse
 from osiris.models import build_encoder
 from osiris.sweep.grid import GridRun
-from osiris.training.config import from_dict, to_dict
+from osiris.training.config import Config, from_dict, to_dict
 from osiris.training.presets import PRESETS, preset
 
 BENCHMARKS = ("tinyworld", "split-cifar100-20", "folder:photos")
@@ -49,3 +48,13 @@ def test_objectives_with_batch_norm_in_their_heads_learn_at_a_lower_rate() -> No
     )
     run = GridRun("ft", "tinyworld", 0, "fast", (("objective", "simsiam"),))
     assert run.config == parse(run.arguments).config
+
+
+@pytest.mark.parametrize(
+    ("granted", "processes", "threads"), [("", "1", 6), ("", "4", 1), ("4", "1", 4), ("4", "2", 2), ("64", "1", 6)]
+)
+def test_threads_of_a_process(granted: str, processes: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 4, 6, 8, 10}, raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", granted)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert Config().complete().engine.threads == threads

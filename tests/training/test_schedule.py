@@ -1,7 +1,5 @@
 """What is seen when: every image once per epoch, streams of equal length, no batch too small to learn from."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
@@ -34,15 +32,6 @@ def test_every_image_once_per_epoch(images: int, batch: int, task: int, epoch: i
     assert sorted(torch.cat(seen).tolist()) == indices.tolist()
     assert all(len(part) == batch for part in seen[:-1])
     assert len(seen[-1]) >= SMALLEST and len(seen[-1]) < batch + SMALLEST
-
-
-@pytest.mark.parametrize(
-    ("images", "batch", "expected"),
-    [(20, 8, [8, 8, 4]), (19, 8, [8, 11]), (17, 8, [8, 9]), (16, 8, [8, 8]), (5, 8, [5]), (10, 4, [4, 6])],
-)
-def test_a_last_batch_of_fewer_than_four_joins_the_one_before(images: int, batch: int, expected: list[int]) -> None:
-    phase = Phase(0, torch.arange(images), 10, batch)
-    assert [len(batch_indices(phase, 0, step)) for step in range(steps_per_epoch(images, batch))] == expected
 
 
 def test_epochs_tasks_purposes_and_seeds_have_their_own_order() -> None:
@@ -83,12 +72,6 @@ def test_offline_at_equal_work_does_the_encoder_passes_of_osiris_d(tasks: int) -
     assert joint.steps == round(48 * (1 + (tasks - 1) * later_cost(osiris_d).work / later_cost(FT).work))
     with pytest.raises(UserError, match="changes nothing"):
         find_method("osiris-d/equal-work")
-
-
-def test_steps_of_the_paper() -> None:
-    """CIFAR-100 in 20 tasks: 2,500 images, 10 steps; 5 tasks: 40; Tiny-ImageNet in 10 tasks: 40 steps, times 200."""
-    assert [steps_per_epoch(images, 256) for images in (2500, 10_000, 5000)] == [10, 40, 20]
-    assert steps_per_epoch(10_000, 256) * 200 * 10 == 80_000
 
 
 def test_too_few_images_are_refused() -> None:

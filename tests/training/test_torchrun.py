@@ -1,7 +1,5 @@
 """`torchrun -m osiris train` and `osiris train --processes`, with a worker that dies on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from fork_server import ForkServer
+import fork_server
 from osiris import processes
 from osiris.files import read_json
 from tiny_runs import arguments, log
@@ -51,7 +49,7 @@ def worker(run: Path) -> int:
 
 
 def test_a_dead_worker_is_replaced_and_the_run_goes_on(
-    torchrun: tuple[subprocess.Popen[bytes], Path], server: ForkServer, arrays: str, tmp_path: Path
+    torchrun: tuple[subprocess.Popen[bytes], Path], arrays: str, tmp_path: Path
 ) -> None:
     process, run = torchrun
     os.kill(worker(run), signal.SIGKILL)
@@ -64,7 +62,7 @@ def test_a_dead_worker_is_replaced_and_the_run_goes_on(
     assert steps == sorted(set(steps)) and steps[-1] == 90
 
     typed = [*arguments(arrays, tmp_path / "alone"), "--epochs", "10"]
-    assert server.run("command", tmp_path / "output", arguments=typed) == 0
+    assert fork_server.run("command", tmp_path / "output", arguments=typed) == 0
     alone, two = (json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / "alone", run))
     for protocol, values in alone["protocols"].items():
         assert two["protocols"][protocol]["A"] == pytest.approx(values["A"], abs=10)
@@ -74,7 +72,7 @@ def test_a_dead_worker_is_replaced_and_the_run_goes_on(
 @pytest.mark.slow
 @pytest.mark.parametrize(("torchrun", "code"), [(TORCHRUN, 1), (["osiris"], 75)], indirect=["torchrun"])
 def test_a_signal_to_the_launcher_saves_the_run(
-    torchrun: tuple[subprocess.Popen[bytes], Path], code: int, server: ForkServer, tmp_path: Path
+    torchrun: tuple[subprocess.Popen[bytes], Path], code: int, tmp_path: Path
 ) -> None:
     """torchrun has an exit code of its own; `osiris train --processes` returns the run's. The run continues all the
     same, here in one process."""
@@ -83,7 +81,7 @@ def test_a_signal_to_the_launcher_saves_the_run(
     assert process.wait(timeout=60) == code
     assert "the state is saved" in (tmp_path / "output").read_text()
     typed = ["train", "--resume", str(run), "--quiet"]
-    assert server.run("command", tmp_path / "more", arguments=typed) == 0, (tmp_path / "more").read_text()
+    assert fork_server.run("command", tmp_path / "more", arguments=typed) == 0, (tmp_path / "more").read_text()
     assert [start["processes"] for start in read_json(run / "environment.json")] == [2, 1]
 
 

@@ -1,7 +1,5 @@
 """--track-overfitting and the function behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,16 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fork_server import Pool
 from osiris.augment.views import VIEWS
 from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, relative_difference
 from osiris.files import load_tensors
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
-from osiris.training import loop
 from osiris.training.run_files import track_overfitting
-from pool import Pool
 from process_jobs import build
-from tiny_runs import benchmark, config, contents, log
+from tiny_runs import benchmark, config, contents, log, train
 
 
 def by_index(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
@@ -60,12 +57,10 @@ def test_losses_of_equally_many_images_of_past_tasks() -> None:
 
 
 @pytest.mark.parametrize("norm", ["gn", "bn"])
-def test_tracking_changes_nothing(norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracking_changes_nothing(norm: str, tmp_path: Path) -> None:
     """The same bits with and without, curve evaluations included; and a line for every measurement."""
-    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(loop, "load_benchmark", lambda _: benchmark())
-    loop.train(config("osiris-d", norm), tmp_path / "without", quiet=True)
-    loop.train(config("osiris-d", norm, track_overfitting=2), tmp_path / "with", quiet=True)
+    train(config("osiris-d", norm), tmp_path / "without")
+    train(config("osiris-d", norm, track_overfitting=2), tmp_path / "with")
     assert contents(tmp_path / "with") == contents(tmp_path / "without")
     lines = log(tmp_path / "with", "overfitting")
     assert [(line["task"], line["step"], line["total_step"]) for line in lines] == [
@@ -78,11 +73,9 @@ def test_tracking_changes_nothing(norm: str, tmp_path: Path, monkeypatch: pytest
     assert log(tmp_path / "without", "overfitting") == []
 
 
-def test_it_can_be_computed_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_computed_afterwards(tmp_path: Path) -> None:
     """From the saved networks and memory, as the tracker does at the last step of a task (with its random stream)."""
-    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(loop, "load_benchmark", lambda _: benchmark())
-    loop.train(config("osiris-r"), tmp_path / "run", quiet=True)
+    train(config("osiris-r"), tmp_path / "run")
     tensors, metadata = load_tensors(tmp_path / "run" / "checkpoints" / "task-03.safetensors")
     learning = config("osiris-r").learning
     settings = VIEWS[learning.views], 0, learning.batch_size, learning.tau

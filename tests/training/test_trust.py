@@ -1,7 +1,5 @@
 """Run directories, configs and data that are damaged, changed, or received from another person."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -20,26 +18,39 @@ from typing import Any
 import pytest
 import torch
 
+import tiny_runs
 from osiris import cli, console
 from osiris.data.benchmark import TaskContent
 from osiris.errors import Stopped, UserError
 from osiris.evaluation import baselines
-from osiris.files import read_json, write_json
+from osiris.evaluation.metrics_file import RunMetrics
+from osiris.files import read_json
 from osiris.models import build_encoder
 from osiris.training import loop
 from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine
 from osiris.training.interrupt import Interrupt
-from tiny_runs import assert_same_run, benchmark, config
+from tiny_runs import asked_to_stop, assert_same_run, benchmark, config
 
 SETTINGS = config("osiris-r", log_every=3)
+
+
+def _content(train: int, digest: str) -> TaskContent:
+    return {"name": "week", "train": train, "test": 8, "order": digest}
+
+
+CONTENTS = (_content(28, "a"), _content(28, "b"), _content(28, "c"))
+DATA = replace(benchmark(), contents=CONTENTS)
+
+
+def train(settings: Config, run: Path) -> RunMetrics | None:
+    return tiny_runs.train(settings, run, benchmark=DATA)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSIRIS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(loop, "load_benchmark", lambda _: replace(benchmark(), contents=CONTENTS))
         yield Path(os.environ["OSIRIS_CACHE"])
 
 
@@ -47,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    loop.train(SETTINGS, run, quiet=True)
+    train(SETTINGS, run)
     return run
 
 
@@ -55,21 +66,9 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def half(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, stopped in its third task."""
     run = tmp_path_factory.mktemp("half") / "run"
-    _stop_at(run, task=2, step=1)
+    with asked_to_stop(task=2, step=1), pytest.raises(Stopped, match=f"Continue with: .* --resume {run}"):
+        train(SETTINGS, run)
     return run
-
-
-def _stop_at(run: Path, task: int, step: int, settings: Config = SETTINGS) -> None:
-    do = Engine.step
-
-    def stopping(self: Engine, phase: Any, number: int) -> Any:
-        if (phase.task, number) == (task, step):
-            signal.raise_signal(signal.SIGTERM)
-        return do(self, phase, number)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match=f"Continue with: .* --resume {run}"):
-        patch.setattr(Engine, "step", stopping)
-        loop.train(settings, run, quiet=True)
 
 
 @pytest.fixture
@@ -153,13 +152,6 @@ def test_what_is_not_a_config_is_refused_in_one_line(
 # Data
 
 
-def _content(train: int, digest: str) -> TaskContent:
-    return {"name": "week", "train": train, "test": 8, "order": digest}
-
-
-CONTENTS = (_content(28, "a"), _content(28, "b"), _content(28, "c"))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -167,13 +159,10 @@ CONTENTS = (_content(28, "a"), _content(28, "b"), _content(28, "c"))
         (_content(28, "d"), "some images or labels of task 2"),
     ],
 )
-def test_a_run_does_not_continue_on_other_data(
-    content: TaskContent, message: str, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_does_not_continue_on_other_data(content: TaskContent, message: str, run: Path) -> None:
     changed = replace(benchmark(), contents=(CONTENTS[0], content, CONTENTS[2]))
-    monkeypatch.setattr(loop, "load_benchmark", lambda _: changed)
     with pytest.raises(UserError, match=f"have changed since this run was saved: {message}.*Restore them"):
-        loop.train(SETTINGS, run, quiet=True)
+        tiny_runs.train(SETTINGS, run, benchmark=changed)
 
 
 # Files of a run
@@ -189,28 +178,29 @@ def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str
         (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(target)
     with pytest.raises(UserError, match=r"is a link to .*precious, outside the run directory"):
-        loop.train(SETTINGS, run, quiet=True)
+        train(SETTINGS, run)
     assert target.is_dir() or target.read_text() == "years of work"
 
 
 @pytest.mark.parametrize("damage", [cut, empty, change, remove])
-def test_a_damaged_evaluation_is_made_again(
-    damage: Callable[[Path], None], run: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+def test_damaged_evaluations_and_baselines_are_made_again(
+    damage: Callable[[Path], None], run: Path, whole: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damage(run / "evaluation" / "task-02.json")
-    damage(run / "environment.json")
-    loop.train(SETTINGS, run, quiet=True)
+    for path in (run / "evaluation" / "task-02.json", run / "environment.json", *(cache / "baselines").iterdir()):
+        damage(path)
+    train(SETTINGS, run)
     assert_same_run(whole, run)
     said = _said(capsys)
     assert said("task-02.json is damaged or missing; it is computed again")
     assert said("environment.json is damaged") == (damage in (cut, empty))
+    assert said("measured again") == (damage != remove)
 
 
 def test_an_evaluation_whose_weights_are_damaged_too_is_refused(run: Path) -> None:
     cut(run / "evaluation" / "task-01.json")
     cut(run / "checkpoints" / "task-01.safetensors")
     with pytest.raises(UserError, match=r"task-01\.json is damaged or missing, and .*task-01\.safetensors"):
-        loop.train(SETTINGS, run, quiet=True)
+        train(SETTINGS, run)
 
 
 @pytest.mark.parametrize("damage", [cut, empty, change])
@@ -218,29 +208,18 @@ def test_damaged_metrics_are_made_again(damage: Callable[[Path], None], whole: P
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     damage(run / "metrics.json")
-    loop.train(SETTINGS, run, quiet=True)
+    train(SETTINGS, run)
     assert_same_run(whole, run)
 
 
 def test_a_finished_run_without_checkpoints_keeps_its_metrics(whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(whole, run, ignore=shutil.ignore_patterns("*.pt"))
-    metrics = loop.train(SETTINGS, run, quiet=True)
+    metrics = train(SETTINGS, run)
     assert metrics is not None and metrics.plain() == read_json(whole / "metrics.json")
     cut(run / "metrics.json")
     with pytest.raises(UserError, match=r"metrics\.json"):
-        loop.train(SETTINGS, run, quiet=True)
-
-
-@pytest.mark.parametrize("damage", [cut, empty, change])
-def test_a_damaged_baseline_is_measured_again(
-    damage: Callable[[Path], None], run: Path, whole: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (path,) = (cache / "baselines").iterdir()
-    damage(path)
-    loop.train(SETTINGS, run, quiet=True)
-    assert_same_run(whole, run)
-    assert _said(capsys)("measured again")
+        train(SETTINGS, run)
 
 
 def test_a_cache_that_cannot_be_written_is_named_and_does_without(
@@ -248,7 +227,7 @@ def test_a_cache_that_cannot_be_written_is_named_and_does_without(
 ) -> None:
     monkeypatch.setenv("OSIRIS_CACHE", "/nowhere")
     monkeypatch.setattr(baselines, "write_sealed_json", failing(errno.EROFS))
-    loop.train(SETTINGS, run, quiet=True)
+    train(SETTINGS, run)
     assert_same_run(whole, run)
     said = _said(capsys)
     assert said("/nowhere/baselines/") and said("cannot be written (Read-only file system)")
@@ -256,16 +235,17 @@ def test_a_cache_that_cannot_be_written_is_named_and_does_without(
 
 def test_the_state_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    _stop_at(other, task=0, step=1, settings=replace(SETTINGS, seed=1))
+    with asked_to_stop(task=0, step=1), pytest.raises(Stopped):
+        train(replace(SETTINGS, seed=1), other)
     shutil.copy(other / "checkpoints" / "latest.pt", run / "checkpoints" / "latest.pt")
     with pytest.raises(UserError, match="belongs to another run: seed is 1 there and 0 here"):
-        loop.train(SETTINGS, run, quiet=True)
+        train(SETTINGS, run)
 
 
 def test_deleted_checkpoints_are_noticed(run: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (run / "checkpoints").glob("*.pt"):
         path.unlink()
-    loop.train(SETTINGS, run, quiet=True)
+    train(SETTINGS, run)
     assert_same_run(whole, run)
     assert _said(capsys)("has no checkpoint, so the run starts again")
 
@@ -281,7 +261,7 @@ def test_a_file_system_without_locks(
     shutil.copytree(whole, run)
     monkeypatch.setattr(fcntl, "flock", failing(number))
     with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
-        loop.train(SETTINGS, run, quiet=True)
+        train(SETTINGS, run)
     assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
 
 
@@ -294,7 +274,7 @@ def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatc
 
     monkeypatch.setattr(Engine, "step", removing)
     with pytest.raises(UserError, match="was removed or renamed while the run was using it"):
-        loop.train(SETTINGS, run, quiet=True)
+        train(SETTINGS, run)
     assert not run.exists()
 
 
@@ -339,18 +319,6 @@ def test_names_with_markup_and_escapes_are_shown_as_they_are(
     told = capsys.readouterr()
     assert "o[/b]x\\x1b[2J" in told.out.replace("\n", "") and "\x1b" not in told.out + told.err
     assert console.printable("a\x1b\x07\nb\u202e") == "a\\x1b\\x07\nb\\u202e"
-
-
-def test_a_sealed_file_notices_every_change(tmp_path: Path) -> None:
-    from osiris.files import read_sealed_json, write_sealed_json
-
-    path = tmp_path / "x.json"
-    write_sealed_json(path, {"a": [1.5, None]})
-    assert read_sealed_json(path) == {"a": [1.5, None]}
-    for record in ({"a": [1.5, None]}, {**read_json(path), "value": {"a": [1.25, None]}}, [], {"digest": 1}):
-        write_json(path, record)
-        with pytest.raises(ValueError, match="does not match"):
-            read_sealed_json(path)
 
 
 def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

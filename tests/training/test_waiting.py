@@ -4,8 +4,6 @@ On the meta device tensors have no values: whatever asks for one (item, bool, no
 own tensors are real. So a step that runs there never looks at what the device computed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
