@@ -6,6 +6,8 @@ Coordinates are those of the object: it fits in the unit circle, `v` points down
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 Field = np.ndarray
@@ -74,17 +76,11 @@ def ring(distance: Field, half_width: float | Field) -> Field:
 
 
 def union(*distances: Field) -> Field:
-    result = distances[0]
-    for distance in distances[1:]:
-        result = np.minimum(result, distance)
-    return result
+    return reduce(np.minimum, distances)
 
 
 def common(*distances: Field) -> Field:
-    result = distances[0]
-    for distance in distances[1:]:
-        result = np.maximum(result, distance)
-    return result
+    return reduce(np.maximum, distances)
 
 
 def without(distance: Field, removed: Field) -> Field:
