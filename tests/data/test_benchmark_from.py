@@ -160,6 +160,7 @@ def test_items_of_a_torch_dataset(make) -> None:
 
 
 def test_floats_are_rounded_to_the_nearest_level() -> None:
+    assert (everything(benchmark_from(IMAGES / 255).train) == PLANES).all()
     benchmark = benchmark_from(Pictures(lambda number: torch.full((3, 8, 8), 0.999), labelled=False))
     assert (everything(benchmark.train) == 255).all()
 

@@ -230,14 +230,14 @@ def group_above(evidence: Evidence, higher: str, lower: str, quantity: str) -> O
 
 
 @judge
-def goes_with(evidence: Evidence, one: str, other: str, fewest: int = 4) -> Outcome:
+def goes_with(evidence: Evidence, one: str, other: str) -> Outcome:
     """Pearson's r between two quantities over methods is positive."""
     from scipy.stats import pearsonr
 
     pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
     points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
-    if len(points) < fewest:
-        return not_run(f"{fewest} methods ({len(points)} ran)")
+    if len(points) < 4:
+        return not_run(f"4 methods ({len(points)} ran)")
     r, p = map(float, pearsonr(*zip(*points)))
     text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
     return _decide(TTest(r, p, len(points), False), text, r)

@@ -79,7 +79,7 @@ def benchmark_from(
         images: One of
             - a folder, laid out as for `folder:PATH` (its subfolders are the episodes);
             - a list of image files;
-            - a uint8 array or tensor [N, H, W, 3], [N, 3, H, W] or [N, H, W];
+            - an array or tensor [N, H, W, 3], [N, 3, H, W] or [N, H, W], uint8 or floats in [0, 1];
             - a map-style torch `Dataset` whose items are an image or (image, label);
             - a Hugging Face `Dataset` or `DatasetDict`.
         episodes: One number, string or date per image; episodes are learned in sorted order. For Hugging Face data also

@@ -124,5 +124,5 @@ def _shuffled(count: int, seed: int, purpose: str) -> list[int]:
     return torch.randperm(count, generator=generator(seed, purpose)).tolist()
 
 
-def _some(names: Sequence[str], limit: int = 6) -> str:
-    return ", ".join(repr(name) for name in names[:limit]) + (", ..." if len(names) > limit else "")
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:6]) + (", ..." if len(names) > 6 else "")

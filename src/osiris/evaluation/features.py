@@ -69,14 +69,13 @@ def embed_benchmark(
     encoder: nn.Module,
     benchmark: Benchmark,
     device: torch.device | str = "cpu",
-    batch_size: int = 512,
     ticker: Ticker | None = None,
     shared: bool = False,
 ) -> Features:
     """One pass over the bank and the test images; labels are not read."""
 
     def pass_over(images: Images) -> Tensor:
-        return embed(encoder, images, benchmark.mean, benchmark.std, device, batch_size, ticker, shared)
+        return embed(encoder, images, benchmark.mean, benchmark.std, device, ticker=ticker, shared=shared)
 
     test = benchmark.test
     return Features(pass_over(benchmark.bank.images), None if test is None or not len(test) else pass_over(test.images))

@@ -83,10 +83,10 @@ def health(features: Tensor, views: tuple[Tensor, Tensor] | None = None) -> Heal
 
 
 def embed_two_views(
-    encoder: nn.Module, benchmark: Benchmark, device: torch.device | str = "cpu", limit: int = ALIGNMENT_IMAGES
+    encoder: nn.Module, benchmark: Benchmark, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Features of the paper's two views of some bank images, always the same ones: what `alignment` compares."""
-    images = benchmark.bank.images.take(fixed_subset(len(benchmark.bank), limit)).to(device)
+    images = benchmark.bank.images.take(fixed_subset(len(benchmark.bank), ALIGNMENT_IMAGES)).to(device)
     views = TwoViews(benchmark.mean, benchmark.std)(images, generator(0, "health"))
     with evaluating(encoder):
         first, second = (encoder(view).float().cpu() for view in views)

@@ -168,14 +168,14 @@ def paired_bootstrap(
     return Interval(centre / len(tasks), float(low), float(high))
 
 
-def mark(values: Sequence[float | None], higher_is_better: bool = True, decimals: int = 1) -> list[Mark | None]:
+def mark(values: Sequence[float | None], higher_is_better: bool = True) -> list[Mark | None]:
     """Which values of a column are best and second best.
 
-    Values are compared as printed (rounded to `decimals`): all rows with the best printed value are `best`, all with
+    Values are compared as printed (rounded to one decimal): all rows with the best printed value are `best`, all with
     the next printed value `second`. None is not ranked. A best needs two ranked values, a second best three.
     Significance is not considered.
     """
-    printed = [None if value is None else round(value, decimals) + 0.0 for value in values]
+    printed = [None if value is None else round(value, 1) + 0.0 for value in values]
     ranked = sorted({value for value in printed if value is not None}, reverse=higher_is_better)
     count = sum(value is not None for value in printed)
     marks: tuple[Mark, ...] = ("best", "second") if count > 2 else ("best",) if count > 1 else ()

@@ -71,16 +71,15 @@ def pixels(images: Tensor) -> np.ndarray:
     return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
-def tiles(rows: Sequence[np.ndarray], gap: int = GAP, row_gap: int | None = None) -> Image.Image:
+def tiles(rows: Sequence[np.ndarray], row_gap: int = GAP) -> Image.Image:
     """Rows of uint8 [n, H, W, 3] as one picture with transparent gaps, for any background."""
-    between = gap if row_gap is None else row_gap
     height, width = rows[0].shape[1:3]
     columns = max(len(row) for row in rows)
-    size = (columns * (width + gap) - gap, len(rows) * (height + between) - between)
+    size = (columns * (width + GAP) - GAP, len(rows) * (height + row_gap) - row_gap)
     sheet = Image.new("RGBA", size, (0, 0, 0, 0))
     for y, row in enumerate(rows):
         for x, tile in enumerate(row):
-            sheet.paste(Image.fromarray(tile), (x * (width + gap), y * (height + between)))
+            sheet.paste(Image.fromarray(tile), (x * (width + GAP), y * (height + row_gap)))
     return sheet
 
 
