@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -32,3 +34,11 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}.{hint} Choose from: {', '.join(choices)}.")
+
+
+def import_extra(module: str, option: str, extra: str) -> Any:
+    """An optional dependency that an option needs; without it, the error says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, RuntimeError) as error:  # torchvision beside a CPU-only torch raises RuntimeError
+        raise UserError(f"{option} needs the extra: pip install 'osiris-ucl[{extra}]' ({error}).") from None

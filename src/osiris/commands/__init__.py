@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tyro
+from rich.markup import escape
+from rich.table import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from osiris.evaluation.metrics_file import RunMetrics
 
 Args = TypeVar("Args")
@@ -69,8 +69,6 @@ def number(value: float | None) -> str:
 
 def metrics_table(runs: list[RunMetrics]) -> Table:
     """A F K C T of each run under each protocol, in percent; A of the untrained encoder as a reference."""
-    from rich.markup import escape
-    from rich.table import Table
 
     first = runs[0]
     table = Table("method", title=f"{first.benchmark}, percent, seed {first.seed}")

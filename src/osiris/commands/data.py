@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional
 
+from osiris.console import console, notice, printable, say
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
+from osiris.files import cache_directory, write_atomically
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark
@@ -47,7 +51,6 @@ UNLABELLED_ROWS = 6
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, notice, say
     from osiris.data.benchmarks import load_benchmark
     from osiris.data.cache import bytes_on_disk, open_entry
 
@@ -80,9 +83,7 @@ def run(args: Args) -> int:
 
 
 def _clean() -> None:
-    from osiris.console import say
     from osiris.data.cache import bytes_on_disk, stale_entries
-    from osiris.files import cache_directory
 
     entries = {directory: (bytes_on_disk(directory), reason) for directory, reason in stale_entries().items()}
     for directory, (size, reason) in entries.items():
@@ -93,10 +94,6 @@ def _clean() -> None:
 
 
 def _table(benchmark: Benchmark):
-    from rich.table import Table
-    from rich.text import Text
-
-    from osiris.console import printable
 
     def text(value: str) -> Text:
         return Text(printable(value))
@@ -116,7 +113,6 @@ def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
     """One PNG per task: a row for each class, or some rows of unlabelled images."""
     import re
 
-    from osiris.files import write_atomically
     from osiris.report.benchmark_images import contact_sheet
 
     paths: list[Path] = []

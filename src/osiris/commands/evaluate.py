@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich.table import Table
 
 from osiris.commands import parse_arguments
+from osiris.console import console, notice, progress, say
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
+from osiris.files import require_writable
 
 if TYPE_CHECKING:
     import torch
-    from rich.table import Table
 
     from osiris.data.benchmark import Benchmark
     from osiris.evaluation.encoder_files import LoadedEncoder
@@ -94,11 +96,9 @@ def run_folder(target: Path) -> Path | None:
 def run(args: Args) -> int:
     import torch
 
-    from osiris.console import console, notice, say
     from osiris.evaluation.baselines import ENCODERS
     from osiris.evaluation.encoder_files import LoadedEncoder
     from osiris.evaluation.fingerprint import digest, fingerprint
-    from osiris.files import require_writable
     from osiris.models.external import is_pretrained
     from osiris.training.devices import choose_device
 
@@ -197,7 +197,6 @@ def evaluate_one(
     name: str, encoder: LoadedEncoder, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
 ) -> Scores:
     """Numbers of one encoder; taken from `out` if they are there (their file is written last)."""
-    from osiris.console import progress
     from osiris.evaluation.evaluate import evaluate_features
     from osiris.evaluation.features import embed_benchmark
     from osiris.evaluation.health import embed_two_views
@@ -244,7 +243,6 @@ def default_out(args: Args, identity: str) -> Path:
 
 
 def table(names: list[str], scores: list[Scores], benchmark: str) -> Table:
-    from rich.table import Table
 
     from osiris.commands import number
     from osiris.evaluation.statistics import mean

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from osiris.console import console, say
+
 
 def demo_command(
     out: Path = Path("demo"),
@@ -30,7 +32,6 @@ def demo_command(
         jobs: Runs at a time; None means one per core.
     """
     from osiris.commands import metrics_table
-    from osiris.console import console, say
     from osiris.evaluation.metrics_file import read_metrics
     from osiris.sweep.grid import Grid, GridDirectory
     from osiris.sweep.runner import finish, make_launcher, run_grids
@@ -80,7 +81,6 @@ def reproduce_command(
         jobs: Runs at a time; None means one per core.
         retries: How often a failed run is started again.
     """
-    from osiris.console import say
     from osiris.reproduce.recipes import find_recipe
     from osiris.sweep.grid import GridDirectory
     from osiris.sweep.plan import print_plan

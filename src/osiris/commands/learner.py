@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from rich.table import Table
 from tyro.conf import Positional
 
+from osiris.console import console, notice, printable, say
 from osiris.errors import UserError
+from osiris.files import require_writable, write_atomically
 
 THUMBNAIL = 96
 COLUMNS = 6
@@ -62,7 +65,6 @@ def observe_command(
     """
     if folder is None and not forget and reference is None:
         raise UserError("give a folder of images to learn from, --reference FOLDER or --forget FILE.")
-    from osiris.console import notice, say
     from osiris.learner import Learner
 
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size}
@@ -92,8 +94,6 @@ def embed_command(state: Positional[Path], folder: Positional[Path], out: Path =
     import pyarrow
     import pyarrow.parquet
 
-    from osiris.console import notice, say
-    from osiris.files import require_writable, write_atomically
     from osiris.learner import Learner
 
     require_writable(out.parent)
@@ -127,10 +127,7 @@ def search_command(
         count: How many images to find.
         out: The contact sheet: the query, then the images found, in order.
     """
-    from rich.table import Table
 
-    from osiris.console import console, notice, printable, say
-    from osiris.files import require_writable
     from osiris.learner import Learner
 
     if count < 1:
@@ -158,7 +155,6 @@ def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
     import torch
 
     from osiris.data.decode import decode
-    from osiris.files import write_atomically
     from osiris.report.benchmark_images import contact_sheet
 
     starts = range(0, len(paths), COLUMNS)
@@ -192,7 +188,6 @@ def export_command(
             that builds the same network in timm (encoders of the family resnet).
         out: The folder; None means STATE-FORMAT in the current directory.
     """
-    from osiris.console import notice, say
     from osiris.export import export
     from osiris.learner import Learner
 
@@ -217,9 +212,7 @@ def status_command(state: Positional[Path]) -> None:
     Args:
         state: The directory of a state or run.
     """
-    from rich.table import Table
 
-    from osiris.console import console, notice, printable, say
     from osiris.learner import Learner
 
     status = Learner(state).status()

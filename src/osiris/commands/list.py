@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from osiris.files import write_text
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 if TYPE_CHECKING:
@@ -98,7 +99,5 @@ def measured_tables(args: Args) -> list[Table]:
 def write_tables() -> None:
     """python -c "from osiris.commands.list import write_tables; write_tables()"."""
     import msgspec
-
-    from osiris.files import write_text
 
     write_text(TABLES, msgspec.json.encode(measured_tables(Args())).decode() + "\n")

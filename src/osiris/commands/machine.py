@@ -9,6 +9,9 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from rich.table import Table
+
+from osiris.console import console
 from osiris.errors import UserError
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
@@ -27,10 +30,8 @@ def bench_command(repeats: int = 5) -> None:
         repeats: Turns per measurement; the median is shown.
     """
     import torch
-    from rich.table import Table
 
     from osiris.bench import PARTS
-    from osiris.console import console
     from osiris.framework.tracing import one_thread
 
     if repeats < 1:
@@ -57,10 +58,8 @@ def doctor_command(out: Path = Path("runs")) -> int:
     Args:
         out: Where runs would go: its free space is shown.
     """
-    from rich.table import Table
 
     import osiris
-    from osiris.console import console
 
     table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
     table.add_row("python", platform.python_version())

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from osiris.console import say
 from osiris.errors import UserError
 
 Format = Literal["text", "markdown", "latex", "csv"]
@@ -29,7 +30,6 @@ def report_command(runs: Runs, out: Path = Path("report"), title: str | None = N
         title: Heading of the page.
         slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
     """
-    from osiris.console import say
     from osiris.report.page import make_report
 
     if not runs:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
+from rich.live import Live
 
 from osiris.commands import parse_arguments
+from osiris.console import console, say
 from osiris.errors import UserError
 from osiris.sweep.slurm import SlurmOptions
 
@@ -119,7 +121,6 @@ def run(args: Args | StatusArgs | ReportArgs) -> int:
 
 def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
-    from osiris.console import say
     from osiris.sweep.runner import run_search
     from osiris.sweep.search import parse_range, searched
 
@@ -156,7 +157,6 @@ def grids_of(args: Args) -> list[Grid]:
 
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
-    from osiris.console import say
     from osiris.evaluation.runs import load_runs
     from osiris.report.comparison import main_table
     from osiris.report.studies import studies
@@ -178,9 +178,6 @@ def summarise(directory: GridDirectory) -> int:
 def show_status(args: StatusArgs) -> int:
     import time
 
-    from rich.live import Live
-
-    from osiris.console import console
     from osiris.sweep.attempts import status_table, statuses
     from osiris.sweep.grid import GridDirectory
 

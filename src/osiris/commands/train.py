@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from osiris.commands import parse_arguments
-from osiris.console import notice
+from osiris.console import console, messages, notice, printable, say
 from osiris.errors import Stopped, UserError
 from osiris.framework.config import MethodConfig
 from osiris.training.config import Config
@@ -62,19 +62,17 @@ class Args:
 
 def parse(argv: list[str]) -> Args:
     """Defaults depend on preset, benchmark, encoder and objective, so those are read first; others override them."""
-    outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    outer.add_argument("--processes", type=int, default=1)
-    launched, argv = outer.parse_known_args(argv)
-    if launched.processes < 1:
-        raise UserError(f"--processes is {launched.processes}; give a number of at least 1.")
-    if launched.processes > 1 and not {"-h", "--help"} & set(argv):
-        raise SystemExit(launch(launched.processes, ["train", *argv]))
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first, help_wanted = argparse.ArgumentParser(add_help=False, allow_abbrev=False), {"-h", "--help"} & set(argv)
+    first.add_argument("--processes", type=int, default=1)
     for option in ("--preset", "--benchmark", "--encoder", "--objective", "--device"):
         first.add_argument(option)
     for option in ("--resume", "--config"):
         first.add_argument(option, type=Path)
     known, rest = first.parse_known_args(argv)
+    if known.processes < 1:
+        raise UserError(f"--processes is {known.processes}; give a number of at least 1.")
+    if known.processes > 1 and not help_wanted and "OSIRIS_EXIT_CODE" not in os.environ:
+        raise SystemExit(launch(known.processes, ["train", *argv]))
     reason = ""
     if known.preset is not None and (known.resume is not None or known.config is not None):
         raise UserError("--preset cannot be combined with --resume or --config, which contain every setting.")
@@ -88,7 +86,7 @@ def parse(argv: list[str]) -> Args:
     else:
         known.benchmark = known.benchmark or "tinyworld"
         name = known.preset
-        if name is None and {"-h", "--help"} & set(rest):
+        if name is None and help_wanted:
             name = "fast"
         elif name is None:
             name, reason = choose_preset(known.device or "auto")
@@ -130,7 +128,6 @@ def default_out(config: Config) -> Path:
 
 
 def run(args: Args) -> int:
-    from osiris.console import console, messages, printable, say
 
     config, out = args.config, args.out or default_out(args.config)
     if not args.quiet:

@@ -26,9 +26,8 @@ from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
 from osiris.evaluation.observations import Observations, read_observations
 from osiris.evaluation.runs import Run, files_by_task
-from osiris.learner.episode import episode_size, extension, memory_of
+from osiris.learner.episode import episode_size, extension, measure, memory_of
 from osiris.learner.estimator import Estimator
-from osiris.learner.measure import measure
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.training import checkpoint
 from osiris.training.config import Config, with_options

@@ -6,7 +6,6 @@ and are imported here, when an encoder of theirs is used.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -18,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from osiris.errors import UserError
+from osiris.errors import UserError, import_extra
 from osiris.models.external import Architecture
 
 CLASS_TOKEN = ("vit", "deit", "vit_msn")
@@ -112,12 +111,7 @@ class TransformersEncoder(nn.Module):
 
 
 def _transformers(name: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise UserError(
-            f"--encoder hf:... needs transformers ({error}). Install it: pip install 'osiris-ucl[transformers]'"
-        ) from None
+    transformers = import_extra("transformers", "--encoder hf:...", "transformers")
     transformers.utils.logging.disable_progress_bar()
     return getattr(transformers, name)
 
@@ -180,13 +174,7 @@ class _TimmModel:
 
 
 def _timm() -> Any:
-    try:
-        timm = importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:  # torchvision beside a CPU-only torch raises RuntimeError
-        raise UserError(
-            f"--encoder timm:... needs timm and torchvision ({error}). Install them: pip install 'osiris-ucl[timm]'"
-        ) from None
-    return timm
+    return import_extra("timm", "--encoder timm:...", "timm")
 
 
 def _timm_model(model: str) -> _TimmModel:

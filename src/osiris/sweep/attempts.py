@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import psutil
+
 from osiris.console import duration, messages
 from osiris.evaluation.config import METRICS
 from osiris.files import read_json, write_csv
@@ -130,8 +132,8 @@ def in_progress(folder: Path) -> bool:
         return False
     if host == socket.gethostname():
         try:
-            return b"osiris" in Path(f"/proc/{process}/cmdline").read_bytes()
-        except OSError:
+            return any("osiris" in word for word in psutil.Process(process).cmdline())
+        except psutil.Error:
             return False
     signs = [path.stat().st_mtime for path in (folder / ".lock", folder / "log.jsonl") if path.exists()]
     return time.time() - max(signs) < SILENT

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from osiris.console import notice
-from osiris.errors import UserError
+from osiris.errors import UserError, import_extra
 from osiris.sweep.attempts import REFUSED, Attempt, read_journal, record, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
 
@@ -200,10 +200,7 @@ def rendezvous(nodes: int, node: int) -> list[str]:
 
 
 def _executor(folder: Path, parameters: dict[str, Any]) -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise UserError("--launcher slurm needs the extra: pip install 'osiris-ucl[slurm]'.") from None
+    submitit = import_extra("submitit", "--launcher slurm", "slurm")
     try:
         executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=TIMEOUTS)
     except RuntimeError:

@@ -59,18 +59,13 @@ class FirstTask:
     """`--first-task FILE`: take the first task from the file, or train it and write the file."""
 
     def __init__(self, path: Path | None, engine: Engine) -> None:
-        self.path, self.engine = path, engine
-        self.identity = identity(engine.config, engine.method) if path is not None else None
-        if self.identity is not None:
-            self.identity |= {"processes": processes.world_size(), "data": list(engine.benchmark.contents)}
+        own = None if path is None else identity(engine.config, engine.method)
+        self.path, self.engine = None if own is None else path, engine
+        self.identity = {"processes": processes.world_size(), "data": list(engine.benchmark.contents)} | (own or {})
 
     def take(self) -> Progress | None:
         """Put the state of the file into the engine. None if there is no file, or if it does not fit this run."""
-        state: dict[str, Any] | None = None
-        with processes.together():
-            if processes.rank() == 0 and self.path is not None and self.identity is not None and self.path.exists():
-                state = self._read(self.path, self.identity)
-        state = processes.broadcast(state)
+        state = processes.broadcast(processes.on_first(self._read))
         if state is None:
             return None
         model, optimiser = self.engine.model, self.engine.optimiser
@@ -84,22 +79,24 @@ class FirstTask:
         self.engine.scaler.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
 
-    def _read(self, path: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    def _read(self) -> dict[str, Any] | None:
+        if self.path is None or not self.path.exists():
+            return None
         try:
-            state = checkpoint.read_state(path)
+            state = checkpoint.read_state(self.path)
         except UserError as error:
             warn(f"{error} The first task is trained again.")
             return None
-        other = differences(state["identity"], identity)
+        other = differences(state["identity"], self.identity)
         if other:
-            warn(f"{path} holds another first task: {other}. The first task is trained again.")
+            warn(f"{self.path} holds another first task: {other}. The first task is trained again.")
             return None
-        notice(f"the first task is taken from {path}")
+        notice(f"the first task is taken from {self.path}")
         return state
 
     def give(self, progress: Progress) -> None:
         """Write the file if there is none."""
-        if self.path is None or self.identity is None or self.path.exists():
+        if self.path is None or self.path.exists():
             return
         engine = self.engine
         names: dict[Tensor, str] = {parameter: name for name, parameter in engine.model.named_parameters()}

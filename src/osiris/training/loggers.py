@@ -6,14 +6,13 @@ A logger has two methods: `log(record)` and `close()`.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from pathlib import Path
 from typing import Any, Protocol
 
 from osiris.console import Display, duration
-from osiris.errors import UserError
+from osiris.errors import import_extra
 from osiris.training.config import Config, to_dict
 
 
@@ -86,11 +85,9 @@ class TensorBoard:
     """RUN/tensorboard. A resumed run discards the points after its checkpoint."""
 
     def __init__(self, folder: Path, start: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError("--tensorboard needs the extra: pip install 'osiris-ucl[tensorboard]'.") from None
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1 if start else None)
+        tensorboard = import_extra("torch.utils.tensorboard", "--tensorboard", "tensorboard")
+        start_after = start + 1 if start else None
+        self.writer = tensorboard.SummaryWriter(str(folder / "tensorboard"), purge_step=start_after)
 
     def log(self, record: dict[str, Any]) -> None:
         for name, value in scalars(record).items():
@@ -104,10 +101,7 @@ class WeightsAndBiases:
     """RUN/wandb. The id is derived from the run directory, so that a resumed run continues the same page."""
 
     def __init__(self, folder: Path, config: dict[str, Any], name: str) -> None:
-        try:
-            wandb = importlib.import_module("wandb")
-        except ImportError:
-            raise UserError("--wandb needs the extra: pip install 'osiris-ucl[wandb]'.") from None
+        wandb = import_extra("wandb", "--wandb", "wandb")
         identity = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
         self.run = wandb.init(project="osiris", name=name, dir=str(folder), config=config, id=identity, resume="allow")
 

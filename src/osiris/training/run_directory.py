@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import flat, read_json, write_json
@@ -115,19 +117,12 @@ class RunDirectory:
                 leftover.unlink(missing_ok=True)
         if not self.config.exists():
             write_json(self.config, {"config": to_dict(config), "composition": composition})
-        write_json(self.environment, [*self._earlier_starts(), environment(device, world)])
-
-    def _earlier_starts(self) -> list[dict[str, Any]]:
-        if not self.environment.exists():
-            return []
         try:
-            entries = read_json(self.environment)
+            starts = msgspec.convert(read_json(self.environment), list[dict]) if self.environment.exists() else []
         except ValueError:
-            entries = None
-        if isinstance(entries, list):
-            return entries
-        warn(f"{self.environment} is damaged; it is started again without the entries of earlier starts.")
-        return []
+            warn(f"{self.environment} is damaged; it is started again without the entries of earlier starts.")
+            starts = []
+        write_json(self.environment, [*starts, environment(device, world)])
 
     def require_present(self) -> None:
         """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""
