@@ -111,7 +111,7 @@ def test_kinds_of_a_task_differ_in_structure():
 
 def test_one_variation_at_a_time_changes_the_picture():
     """Every one of the first numbers of an image (place, size, angle, stretch, structure, colours) matters."""
-    about = KINDS["striped cushion"], 0.5, tinyworld.scenes.ENVIRONMENTS[0]
+    about = KINDS["striped cushion"], 0.5, painting.ENVIRONMENTS[0]
     base = np.full((1, painting.PARAMETERS), 1 << 62, np.uint64)
     picture = painting.paint(*about, base)
     for column in range(12):

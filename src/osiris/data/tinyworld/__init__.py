@@ -20,7 +20,7 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.decode import Encoded
 from osiris.data.names import DATASETS
 from osiris.data.table import Rows, Source, Table, make_table
-from osiris.data.tinyworld import objects, scenes
+from osiris.data.tinyworld import objects, painting
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 
 VERSION = 4
@@ -35,7 +35,7 @@ TASKS: tuple[tuple[int, ...], ...] = tuple(tuple(map(CLASS_NAMES.index, task.kin
 """The labels of each task, in the order of the stream."""
 ENVIRONMENTS: tuple[tuple[str, tuple[int, ...]], ...] = tuple(
     (environment.name, tuple(t for t, task in enumerate(objects.TASKS) if task.environment == environment.name))
-    for environment in scenes.ENVIRONMENTS
+    for environment in painting.ENVIRONMENTS
 )
 """(name, indices of its tasks)."""
 
@@ -52,7 +52,7 @@ def render(split: str, per_class: int, classes: Sequence[int] | None = None) -> 
 def render_class(split: str, label: int, out: np.ndarray) -> None:
     """Fill `out` [n, 3, 32, 32] with the first n images of one class."""
     task = next(task for task, labels in zip(objects.TASKS, TASKS) if label in labels)
-    environment = next(scene for scene in scenes.ENVIRONMENTS if scene.name == task.environment)
+    environment = next(scene for scene in painting.ENVIRONMENTS if scene.name == task.environment)
     draw = task.kinds[CLASS_NAMES[label]]
     # The raw bits of Philox are the same in every version of numpy, unlike the distributions built on them.
     bits = np.random.Philox(key=[VERSION, 2 * label + SPLITS.index(split)])
