@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -53,12 +54,7 @@ def preprocessing(name: str) -> Preprocessing:
         size = _side(record.get("crop_size")) or _side(record.get("size"))
         size = size or _side(config.get("image_size") or config.get("vision_config", {}).get("image_size"))
     mean, std = record.get("image_mean") or IMAGENET[0], record.get("image_std") or IMAGENET[1]
-    return Preprocessing(size or DEFAULT_SIZE, _channels(mean), _channels(std))
-
-
-def _channels(values: Any) -> tuple[float, float, float]:
-    red, green, blue = map(float, values)
-    return red, green, blue
+    return msgspec.convert({"image_size": size or DEFAULT_SIZE, "mean": mean, "std": std}, Preprocessing)
 
 
 def _side(size: Any) -> int | None:

@@ -231,11 +231,9 @@ def write_results(directory: GridDirectory) -> list[Status]:
     states = statuses(directory)
     rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "state", *METRICS, "error"]]
     for one in states:
-        run, numbers = one.run, one.metrics or {}
-        values = ["" if numbers.get(name) is None else repr(numbers[name]) for name in METRICS]
-        error = one.detail if one.state == "failed" else ""
+        run, values = one.run, [(one.metrics or {}).get(name) for name in METRICS]
         about = [run.benchmark, run.method, run.settings_text, run.preset, run.seed]
-        rows.append([*about, one.state, *values, error])
+        rows.append([*about, one.state, *values, one.detail if one.state == "failed" else ""])
     write_csv(directory.path / "results.csv", rows)
     return states
 

@@ -74,21 +74,11 @@ def spread_trials(ranges: Sequence[Range], trials: int) -> list[Settings]:
     return list(dict.fromkeys(settings))
 
 
-@dataclass(frozen=True)
-class Rung:
-    """A step of the halving: so many trials learn so many tasks."""
-
-    tasks: int
-    trials: int
-
-
-def ladder(task_count: int, trials: int) -> list[Rung]:
-    """Half as many trials with twice as many tasks at each rung; the last one learns all tasks."""
+def ladder(task_count: int, trials: int) -> list[tuple[int, int]]:
+    """(tasks, trials) of each rung: half as many trials with twice as many tasks; the last one learns all tasks."""
     halvings = max(0, int(min(math.log2(max(1.0, task_count / FEWEST_TASKS)), math.log2(trials))))
-    return [
-        Rung(math.ceil(task_count / 2 ** (halvings - rung)), math.ceil(trials / 2**rung))
-        for rung in range(halvings + 1)
-    ]
+    rungs = range(halvings + 1)
+    return [(math.ceil(task_count / 2 ** (halvings - rung)), math.ceil(trials / 2**rung)) for rung in rungs]
 
 
 @dataclass
@@ -96,7 +86,8 @@ class Study:
     """The search for one method on one benchmark."""
 
     trials: list[GridRun]
-    rungs: list[Rung]
+    rungs: list[tuple[int, int]]
+    """(tasks, trials): see `ladder`."""
     scores: dict[GridRun, tuple[int, float]]
     """Trial -> (tasks it has learned, its A on validation images)."""
 
@@ -104,7 +95,7 @@ class Study:
         """The trials that take part in a rung: the best of the one before, in the order in which they were made."""
         if rung == 0:
             return self.trials
-        best = self.ranking()[: self.rungs[rung].trials]
+        best = self.ranking()[: self.rungs[rung][1]]
         return [trial for trial in self.trials if trial in best]
 
     def ranking(self) -> list[GridRun]:
@@ -148,7 +139,7 @@ def search(directory: GridDirectory, studies: Sequence[Study], launch: Callable[
         for study in studies:
             if rung < len(study.rungs):
                 members = [(study, trial) for trial in study.at(rung)]
-                by_tasks.setdefault(study.rungs[rung].tasks, []).extend(members)
+                by_tasks.setdefault(study.rungs[rung][0], []).extend(members)
         for tasks, members in by_tasks.items():
             directory.stop_after = tasks
             launch([trial for _, trial in members])
@@ -184,7 +175,7 @@ def write_trials(directory: GridDirectory, studies: Iterable[Study]) -> None:
             tasks, accuracy = study.scores.get(trial, ("", ""))
             error = "" if trial in ranking else status_of(directory, trial).detail
             about = [trial.benchmark, trial.method, searched(trial), trial.preset, trial.seed]
-            rows.append([*about, tasks, repr(accuracy), error])
+            rows.append([*about, tasks, accuracy, error])
     write_csv(directory.path / "search.csv", rows)
 
 

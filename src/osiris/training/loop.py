@@ -104,13 +104,14 @@ def train(
             if not first:
                 raise processes.Elsewhere(end.exit_code) from None
             if isinstance(end, Diverged):
-                raise Diverged(f"{end} {checkpoint.advice(out)}") from None
-            if directory.config.exists():
-                again = (
+                advice = checkpoint.advice(out)
+            elif directory.config.exists():
+                advice = (
                     f"Continue with: osiris train --resume {out}" if extend is None else "Give the same command again."
                 )
-                raise Stopped(f"{end} {again}") from None
-            raise Stopped(f"{end} Nothing was saved yet: give the same command again.") from None
+            else:
+                advice = "Nothing was saved yet: give the same command again."
+            raise type(end)(f"{end} {advice}") from None
 
 
 def _open(directory: RunDirectory) -> tuple[dict[str, Any] | None, RunMetrics | None]:
