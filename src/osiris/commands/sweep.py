@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import tyro
 from rich.live import Live
+from tyro.conf import OmitArgPrefixes, Positional
 
-from osiris.commands import parse_arguments
+from osiris.commands import bind_arguments, parse_arguments
 from osiris.console import console, say
 from osiris.errors import UserError
 from osiris.sweep.slurm import SlurmOptions
@@ -65,42 +67,23 @@ class Args:
     """How often a failed run is started again."""
     launcher: Literal["local", "slurm"] = "local"
     """Where the runs go: processes on this machine, or jobs of a SLURM cluster (needs the extra `slurm`)."""
-    slurm: tyro.conf.OmitArgPrefixes[SlurmOptions] = field(default_factory=SlurmOptions)
+    slurm: OmitArgPrefixes[SlurmOptions] = field(default_factory=SlurmOptions)
 
 
-@dataclass(frozen=True)
-class StatusArgs:
-    """Show where every run of a grid stands. Works on any machine that sees the directory."""
-
-    grid: tyro.conf.Positional[Path]
-    """The directory of the grid (--out of the sweep)."""
-    watch: bool = False
-    """Refresh every two seconds until all runs are finished."""
+def parse(argv: list[str]) -> Args | Callable[[], int | None]:
+    others = {"status": status_command, "report": report_command}
+    if argv and argv[0] in others:
+        return bind_arguments(others[argv[0]], argv[1:], f"sweep {argv[0]}")
+    return parse_arguments(Args, argv, "sweep")
 
 
-@dataclass(frozen=True)
-class ReportArgs:
-    """Write results.csv and the report of a grid from the runs that are finished."""
-
-    grid: tyro.conf.Positional[Path]
-    """The directory of the grid (--out of the sweep)."""
-
-
-def parse(argv: list[str]) -> Args | StatusArgs | ReportArgs:
-    kinds = {"status": StatusArgs, "report": ReportArgs}
-    name = argv[0] if argv and argv[0] in kinds else ""
-    return parse_arguments(kinds.get(name, Args), argv[1:] if name else argv, f"sweep {name}".strip())
-
-
-def run(args: Args | StatusArgs | ReportArgs) -> int:
-    if isinstance(args, StatusArgs):
-        return show_status(args)
+def run(args: Args | Callable[[], int | None]) -> int:
+    if not isinstance(args, Args):
+        return args() or 0
     from osiris.sweep.grid import GridDirectory
     from osiris.sweep.plan import print_plan
     from osiris.sweep.runner import default_jobs, make_launcher, run_grids
 
-    if isinstance(args, ReportArgs):
-        return summarise(GridDirectory.read(args.grid))
     grids = grids_of(args)
     if args.plan and args.search:
         raise UserError("--plan: what a search costs depends on its results; leave out --plan or --search.")
@@ -175,20 +158,33 @@ def summarise(directory: GridDirectory) -> int:
     return 0
 
 
-def show_status(args: StatusArgs) -> int:
-    import time
+def report_command(grid: Positional[Path]) -> int:
+    """Write results.csv and the report of a grid from the runs that are finished.
 
+    Args:
+        grid: The directory of the grid (--out of the sweep).
+    """
+    from osiris.sweep.grid import GridDirectory
+
+    return summarise(GridDirectory.read(grid))
+
+
+def status_command(grid: Positional[Path], watch: bool = False) -> None:
+    """Show where every run of a grid stands. Works on any machine that sees the directory.
+
+    Args:
+        grid: The directory of the grid (--out of the sweep).
+        watch: Refresh every two seconds until all runs are finished.
+    """
     from osiris.sweep.attempts import status_table, statuses
     from osiris.sweep.grid import GridDirectory
 
-    directory = GridDirectory.read(args.grid)
-    if not args.watch:
-        console.print(status_table(statuses(directory)))
-        return 0
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
+    directory = GridDirectory.read(grid)
+    states = statuses(directory)
+    if not watch:
+        return console.print(status_table(states))
+    with Live(status_table(states), console=console, auto_refresh=False) as live:
+        while any(one.state in ("running", "waiting") for one in states):
+            time.sleep(2)
             states = statuses(directory)
             live.update(status_table(states), refresh=True)
-            if not any(one.state in ("running", "waiting") for one in states):
-                return 0
-            time.sleep(2)

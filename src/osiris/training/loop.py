@@ -306,10 +306,7 @@ class Training:
         """Every number of this checkpoint, to disk and to the log."""
         evaluation = run_files.evaluate_encoder(self.engine, self.engine.networks.encoder, features)
         where = {"task": phase.task, "step": step, "total_step": self.meter.total(phase, step)}
-        if name.startswith("curve"):
-            self.files.write_curve_point(name, where, evaluation)
-        else:
-            self.files.write_task_evaluation(name, features, evaluation)
+        self.files.write_evaluation(name, where, features, evaluation)
         message = collapsed(evaluation.numbers.health)
         if message:
             warn(message)

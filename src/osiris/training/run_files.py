@@ -118,15 +118,14 @@ class RunFiles:
         with self._writing(self.directory.weights(task)) as path:
             checkpoint.save_tensors(path, self.engine.task_tensors(), metadata)
 
-    def write_task_evaluation(self, name: str, features: Features, evaluation: Evaluation) -> None:
-        keep = self.engine.config.evaluation.keep_features
-        with self._writing(self.directory.evaluation / f"{name}.json"):
-            write_evaluation(self.directory.evaluation, name, features, evaluation, keep)
-
-    def write_curve_point(self, name: str, where: dict[str, int], evaluation: Evaluation) -> None:
-        """An evaluation between two steps."""
+    def write_evaluation(self, name: str, where: dict[str, int], features: Features, evaluation: Evaluation) -> None:
+        """After a task, or between two steps (curve-...), where the numbers alone are kept."""
         with self._writing(self.directory.evaluation / f"{name}.json") as path:
-            write_json(path, where | evaluation.numbers.plain())
+            if name.startswith("curve"):
+                write_json(path, where | evaluation.numbers.plain())
+            else:
+                keep = self.engine.config.evaluation.keep_features
+                write_evaluation(self.directory.evaluation, name, features, evaluation, keep)
 
     def repair_evaluations(self, possible: bool) -> None:
         """Compute damaged or missing evaluations of earlier tasks again from their weights; `possible`: the images of
