@@ -53,6 +53,14 @@ def test_a_failing_run_does_not_stop_the_others_and_is_in_the_table(
     assert [status_of(directory, run).state for run in directory.runs] == ["failed", "done"]
     assert main(["sweep", "status", str(tmp_path)]) == 0
     assert "2 runs: 1 failed, 1 done" in capsys.readouterr().out
+    whole = finished.read_bytes()
+    for damaged in (whole[:-9], b"{}"):
+        finished.write_bytes(damaged)
+        assert main(["sweep", "status", str(tmp_path)]) == 0
+        assert "1 failed, 1 waiting" in capsys.readouterr().out
+    with pytest.raises(UserError, match="1 failed"):
+        osiris.sweep(["er", "ft"], [arrays], seeds=[0], preset="smoke", settings=settings, out=tmp_path, jobs=1)
+    assert finished.read_bytes() == whole, "written again from the evaluations"
 
 
 def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

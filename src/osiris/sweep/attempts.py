@@ -19,7 +19,7 @@ import psutil
 
 from osiris.console import duration, messages
 from osiris.evaluation.config import METRICS
-from osiris.files import read_json, write_csv
+from osiris.files import write_csv
 from osiris.sweep.grid import GridDirectory, GridRun
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def train_command(
 def status_of(directory: GridDirectory, run: GridRun) -> Status:
     """From the files of the run alone, so that any machine that sees them can tell."""
     folder = directory.folder(run)
-    if (folder / "metrics.json").exists():
-        record = read_json(folder / "metrics.json")
-        numbers = record["protocols"].get("class-agnostic", {})
-        return Status(run, "done", metrics={name: numbers.get(name) for name in METRICS}, progress=1.0)
+    metrics = directory.metrics(run)
+    if metrics is not None:
+        numbers = metrics.protocols.get("class-agnostic")
+        return Status(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
     step = last_step(folder / "log.jsonl")
     progress, left = float(step.get("progress", 0.0)), step.get("seconds_left")
     task = f"task {step['task']} of {step['tasks']}" if step else "starting"

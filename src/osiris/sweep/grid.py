@@ -16,6 +16,7 @@ import msgspec
 
 from osiris.errors import UserError, unknown
 from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.metrics_file import RunMetrics, read_metrics
 from osiris.files import read_json, write_json
 from osiris.training.config import Config, with_options
 from osiris.training.presets import preset
@@ -190,7 +191,14 @@ class GridDirectory:
     def finished(self, run: GridRun) -> bool:
         folder = self.folder(run)
         enough = self.stop_after is not None and (folder / "evaluation" / f"task-{self.stop_after:02d}.json").exists()
-        return enough or (folder / "metrics.json").exists()
+        return enough or self.metrics(run) is not None
+
+    def metrics(self, run: GridRun) -> RunMetrics | None:
+        """None if the run is not finished, or if its metrics.json is damaged: training then writes it again."""
+        try:
+            return read_metrics(self.folder(run) / "metrics.json")
+        except UserError:
+            return None
 
     def first_task_files(self, runs: Sequence[GridRun]) -> dict[GridRun, Path]:
         """GRID/first-tasks/KEY.pt for every unfinished run that shares its first task with another one, or that finds

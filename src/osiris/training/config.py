@@ -145,7 +145,8 @@ def from_dict(record: Any, kind: type[T] = Config, strict: bool = True) -> T:
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         name = place.strip(".`") or "the config"
-        raise UserError(f"{name}: {problem.rstrip('.')}. `osiris train --help` lists the possible values.") from None
+        flag = name.rpartition(".")[2].replace("_", "-")
+        raise UserError(f"{name}: {problem.rstrip('.')}. See --{flag} in `osiris train --help`.") from None
     unknown_fields = sorted(flat(record).keys() - flat(to_dict(config)).keys())
     if unknown_fields:
         raise UserError(

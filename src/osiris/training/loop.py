@@ -76,6 +76,7 @@ def train(
             with interrupt.at_once():
                 with processes.together():
                     config.check()
+                    method = method or resolve(config.method)
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
                 state, metrics = _open(directory)
@@ -146,7 +147,7 @@ class Training:
         interrupt: Interrupt,
         state: dict[str, Any] | None,
         quiet: bool,
-        method: Method | None = None,
+        method: Method,
         benchmark: Benchmark | None = None,
         plan: list[Phase] | None = None,
         first_task: Path | None = None,
@@ -154,7 +155,7 @@ class Training:
         """`plan`: the phases of a run that grows by one task; only that task's images are in `benchmark`."""
         self.config, self.directory, self.interrupt = config, directory, interrupt
         with processes.together():
-            self.method, self.device = method or resolve(config.method), choose_device(config.engine.device)
+            self.method, self.device = method, choose_device(config.engine.device)
             prepare_device(config, self.device)
         benchmark = benchmark or processes.in_turn(lambda: load_benchmark(config.data))
         self.benchmark = normalised_for(config.encoder, benchmark, state)
