@@ -25,7 +25,7 @@ from osiris.bench import second_task
 from osiris.data.benchmarks import load_benchmark
 from osiris.framework.cost import FT, later_cost
 from osiris.framework.methods import ZOO, find_method
-from osiris.models import EncoderConfig
+from osiris.models.config import EncoderConfig
 from osiris.training.config import Config
 from osiris.training.devices import peak_memory
 from osiris.training.engine import Engine

@@ -124,3 +124,17 @@ def test_mistakes_are_explained(bench: osiris.Benchmark, tmp_path: Path):
         osiris.train("fft", bench, out=tmp_path / "x", preset="smoke")
     with pytest.raises(osiris.UserError, match="nothing matches"):
         osiris.compare("nowhere/*")
+
+
+def test_every_module_can_be_imported_first():
+    """A cycle of imports fails only for some first modules, and so only in some commands."""
+    code = """
+import importlib, pkgutil, sys, osiris
+modules = [module.name for module in pkgutil.walk_packages(osiris.__path__, "osiris.")]
+for name in modules:
+    for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == "osiris"]:
+        del sys.modules[loaded]
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

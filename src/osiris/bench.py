@@ -27,7 +27,8 @@ from osiris.evaluation.features import embed_benchmark
 from osiris.framework import losses
 from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
+from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder
 from osiris.randomness import generator
 from osiris.training.config import Config, LearningConfig
 from osiris.training.engine import Engine

@@ -7,7 +7,8 @@ from PIL import Image
 
 from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 from osiris.training.checkpoint import save_tensors
 from osiris.training.config import to_dict
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import find_prefix, load_checkpoint, load_encoder, map_keys
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 
 SMALL = EncoderConfig(width=8, blocks=(1, 2, 1, 1))
 BATCH = EncoderConfig(width=8, blocks=(1, 1, 1, 1), norm="bn")

@@ -17,7 +17,8 @@ from osiris.augment.views import normalise
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
 from osiris.learner import Learner
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 from osiris.models.standalone import build
 from osiris.training.config import to_dict
 from tiny_runs import pictures

@@ -16,7 +16,7 @@ from osiris.framework.representations import Networks, Representations
 from osiris.framework.table1 import Facts, facts, measure_ticks
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.tracing import Path, trace
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.framework_tables import cost_table
 from tiny import PAPER, tiny_engine, train
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from osiris.models import EncoderConfig, build_encoder
-from osiris.models.encoder import CHANNEL_BLOCK
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import CHANNEL_BLOCK, build_encoder
 from osiris.training.presets import PRESETS, preset
 
 SIZE, IMAGES = 32, 4

@@ -8,7 +8,8 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.methods import find_method
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 from osiris.models.fast import FastEncoder, ScaledConv, patches, principal_components, whitening_filters
 from osiris.training.config import Config, LearningConfig
 from osiris.training.engine import Engine

@@ -6,8 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osiris.errors import UserError
-from osiris.models import EncoderConfig, activation, adapter, build_encoder, predictor, projector
+from osiris.models import activation
 from osiris.models.activation import Mish
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
+from osiris.models.heads import adapter, predictor, projector
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm
 from osiris.models.standalone import Block
 

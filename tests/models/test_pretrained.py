@@ -18,7 +18,8 @@ from osiris.errors import UserError
 from osiris.evaluation.encoder_files import checkpoint_networks, load_encoder
 from osiris.files import load_tensors
 from osiris.learner import Learner
-from osiris.models import EncoderConfig, build_encoder, feature_count
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import architecture_of, freeze_layers
 from osiris.models.pretrained import IMAGENET, Preprocessing, preprocessing
 from osiris.training.estimate import encoder_flops

@@ -18,7 +18,8 @@ from osiris.framework.objectives import Objective
 from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms import StepContext
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
+from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder
 from osiris.randomness import generator
 from osiris.training.config import Config, EngineConfig, LearningConfig
 from osiris.training.engine import Engine, StepResult

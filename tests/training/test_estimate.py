@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from osiris.errors import UserError
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 from osiris.training import estimate
 from osiris.training.config import Config
 from osiris.training.engine import Engine

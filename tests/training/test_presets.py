@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from osiris.commands.train import parse
-from osiris.models import build_encoder
+from osiris.models.encoder import build_encoder
 from osiris.sweep.grid import GridRun
 from osiris.training.config import Config, from_dict, to_dict
 from osiris.training.presets import PRESETS, preset

@@ -25,7 +25,7 @@ from osiris.errors import Stopped, UserError
 from osiris.evaluation import baselines
 from osiris.evaluation.metrics_file import RunMetrics
 from osiris.files import read_json
-from osiris.models import build_encoder
+from osiris.models.encoder import build_encoder
 from osiris.training import loop
 from osiris.training.config import Config, to_dict
 from osiris.training.engine import Engine

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
 from osiris.files import load_tensors
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, projector, without_memory
-from osiris.models.config import ARCHITECTURES
+from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder, without_memory
 from osiris.models.external import is_pretrained
+from osiris.models.heads import projector
 from osiris.models.pretrained import preprocessing
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")

@@ -15,7 +15,8 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Frozen
 from osiris.framework.tracing import IMAGES, Scene, one_thread
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder, without_memory
+from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder, without_memory
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from osiris.models import ProjectorConfig, feature_count, is_external, projector
+from osiris.models.config import ProjectorConfig
+from osiris.models.encoder import feature_count, is_external
+from osiris.models.heads import projector
 from osiris.models.normalisation import BatchNorm
 from osiris.processes import gather
 from osiris.randomness import scoped

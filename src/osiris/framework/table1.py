@@ -14,7 +14,7 @@ from torch import Tensor
 from osiris.framework.cost import Cost, Storage, measure_cost, measure_storage
 from osiris.framework.methods import ZOO, Method, find_method
 from osiris.framework.tracing import Scene, Traced, one_thread, symbol_of, trace
-from osiris.models import EncoderConfig, ProjectorConfig
+from osiris.models.config import EncoderConfig, ProjectorConfig
 
 Ticks = tuple[bool, bool, bool]
 """Isolated space for L_current, L_cross, L_past: the columns of Table 1."""

@@ -17,7 +17,8 @@ from osiris.framework.objectives import Objective
 from osiris.framework.representations import Frozen, Networks, Representations
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, ProjectorConfig, build_encoder
+from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder
 from osiris.randomness import generator
 
 ENCODER = EncoderConfig(width=4, blocks=(1, 1, 1, 1))

@@ -15,7 +15,7 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
 from osiris.framework.terms import Contrast, StepContext, TaskContext, Term, X, Y
 from osiris.memory import POLICIES
-from osiris.models import ProjectorConfig
+from osiris.models.config import ProjectorConfig
 
 
 class TrainableMethod(nn.Module):

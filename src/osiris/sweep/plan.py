@@ -129,7 +129,7 @@ def speed(config: Config, side: int) -> float:
     training would choose. On a CPU processor time counts, because other programs may be running now."""
     import torch
 
-    from osiris.models import build_encoder
+    from osiris.models.encoder import build_encoder
     from osiris.training.devices import choose_device
 
     device, threads = choose_device("auto"), config.engine.threads

@@ -21,7 +21,8 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.framework.trainable import TrainableMethod
-from osiris.models import EncoderConfig, build_encoder, feature_count
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import Architecture, freeze_layers
 from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator, scoped

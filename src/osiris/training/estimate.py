@@ -12,7 +12,8 @@ from osiris import processes
 from osiris.errors import UserError
 from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext, X, Y
-from osiris.models import EncoderConfig, build_encoder
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
 from osiris.training.devices import available_memory
 from osiris.training.engine import Engine

@@ -28,7 +28,7 @@ from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.framework.objectives import is_collapsed
-from osiris.models import EncoderConfig
+from osiris.models.config import EncoderConfig
 from osiris.models.external import is_pretrained
 from osiris.models.pretrained import preprocessing
 from osiris.training import checkpoint, run_files

@@ -27,7 +27,7 @@ from osiris.evaluation.overfitting import overfitting
 from osiris.evaluation.statistics import mean
 from osiris.files import cache_directory, file_digest, load_tensors, write_json
 from osiris.framework.terms import X
-from osiris.models import build_encoder
+from osiris.models.encoder import build_encoder
 from osiris.models.external import architecture_of
 from osiris.models.normalisation import frozen_statistics
 from osiris.training import checkpoint

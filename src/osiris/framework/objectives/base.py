@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from osiris.framework.options import Configurable
 from osiris.framework.representations import Average, Networks, Representations
-from osiris.models import projector
+from osiris.models.heads import projector
 
 if TYPE_CHECKING:
     from osiris.framework.objectives.clustering import SwavDistiller

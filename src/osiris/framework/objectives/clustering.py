@@ -13,7 +13,7 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, enqueue
 from osiris.framework.representations import Networks, normalise
-from osiris.models import mlp
+from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:

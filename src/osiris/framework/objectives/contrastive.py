@@ -12,7 +12,7 @@ from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, WithAverage, enqueue
 from osiris.framework.objectives.positive import Predictive
 from osiris.framework.representations import Networks, normalise
-from osiris.models import mlp
+from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, WithAverage
 from osiris.framework.representations import Networks, normalise
-from osiris.models import mlp
+from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
 

@@ -14,7 +14,7 @@ from osiris.framework.objectives import Mocov2
 from osiris.framework.objectives.base import enqueue
 from osiris.framework.representations import Networks, Representations, Unit, normalise
 from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
-from osiris.models import mlp, predictor
+from osiris.models.heads import mlp, predictor
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.representations import Frozen, Networks, Representations, copy_state
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
-from osiris.models import adapter
+from osiris.models.heads import adapter
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:

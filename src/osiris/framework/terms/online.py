@@ -12,7 +12,7 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.representations import Average, BothViews, Networks, Representations, normalise
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X, Y
-from osiris.models import mlp
+from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:
