@@ -22,16 +22,16 @@ from dataclasses import replace
 import torch
 
 from osiris.bench import second_task
+from osiris.config import Config
 from osiris.data.benchmarks import load_benchmark
+from osiris.devices import peak_memory
 from osiris.framework.cost import FT, later_cost
 from osiris.framework.methods import ZOO, find_method
 from osiris.models.config import EncoderConfig
-from osiris.training.config import Config
-from osiris.training.devices import peak_memory
+from osiris.presets import fast, paper
 from osiris.training.engine import Engine
 from osiris.training.estimate import estimate_memory, total
-from osiris.training.presets import fast, paper
-from osiris.training.schedule import phases
+from osiris.training.schedule import plan_episodes
 
 PIECES = (None, 128, 64, 32)
 
@@ -81,7 +81,7 @@ def micro_batch() -> None:
         measured, sizes = json.loads(done.stdout.splitlines()[-1]), []
         for config in (large(pieces), replace(paper("tinyworld"), engine=large(pieces).engine)):
             method, benchmark, learning = find_method("osiris-d"), load_benchmark(config.data), config.learning
-            plan = phases(benchmark, method, learning.epochs, learning.batch_size)
+            plan = plan_episodes(benchmark, method, learning)
             engine = Engine(config, method, benchmark, torch.device("cpu"))
             sizes.append(total(estimate_memory(engine, plan, pieces)) / 2**20)
         print(f"{pieces!s:14}{measured['seconds']:8.1f}{measured['megabytes']:10.0f}{sizes[0]:10.0f}{sizes[1]:17.0f}")

@@ -29,7 +29,7 @@ def child(arguments: list[str]) -> None:
 
     imported, imported_cpu = time.perf_counter(), time.process_time()
     from osiris.cli import main
-    from osiris.training.devices import peak_memory
+    from osiris.devices import peak_memory
     from osiris.training.engine import Engine
 
     whole_step = Engine.step

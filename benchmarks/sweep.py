@@ -3,10 +3,10 @@
     python benchmarks/sweep.py [--methods ft er osiris-r osiris-d] [--seeds 0 1 2] [--preset smoke] [--set NAME=VALUE]
 
 One after the other: `osiris train` with as many threads as this process has cores. Sweep: as many runs at a time as
-there are cores, one thread each, the first task of a seed trained once. Both start with a filled cache. The last column
-is the share of the cores that the runs got: where it is far below 100 percent in the sweep, other programs were busy
-and the ratio of the wall times means nothing. The ratio of the CPU times does: it is what the grid saves by sharing
-first tasks and by not dividing small operations among threads. Limit the cores with taskset.
+there are cores, one thread each. Both start with a filled cache. The last column is the share of the cores that the
+runs got: where it is far below 100 percent in the sweep, other programs were busy and the ratio of the wall times means
+nothing. The ratio of the CPU times does: it is what the grid saves by not dividing small operations among threads.
+Limit the cores with taskset.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> None:
     several, one = (Grid(*place, settings | {"threads": (str(threads),)}) for threads in (cores, 1))
 
     def one_after_the_other(directory: GridDirectory) -> None:
+        directory.write_configs(several.runs())
         for run in several.runs():
             subprocess.run(train_command(directory, run), check=True, stdout=subprocess.DEVNULL)
 
@@ -54,6 +55,7 @@ def main() -> None:
         os.environ["OSIRIS_CACHE"] = str(Path(folder) / "cache")
         for grid in {several.settings["threads"]: several, one.settings["threads"]: one}.values():
             warm_up = GridDirectory(Path(folder) / f"warm{grid.settings['threads'][0]}", stop_after=1)
+            warm_up.write_configs(grid.runs()[:1])
             subprocess.run(train_command(warm_up, grid.runs()[0]), check=True, stdout=subprocess.DEVNULL)
         before = measure(lambda: one_after_the_other(GridDirectory(Path(folder) / "runs")))
         sweep = measure(lambda: run_grids(make_launcher(GridDirectory(Path(folder) / "grid"), cores), [one]))

@@ -8,7 +8,9 @@ The page lists the commands that made it.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import sys
 from html import unescape
 from pathlib import Path
@@ -79,7 +81,9 @@ def commands(report: Path) -> str:
     page = (report / "report.html").read_text(encoding="utf-8")
     lines: dict[str, list[str]] = {}
     for command in re.findall(r'<li id="run-\d+".*?<code>(.*?)</code>', page):
-        plain = re.sub(r" --(out|quiet|first-task)( [^-]\S*)?", "", unescape(command))
+        plain = re.sub(r" --(out|quiet)( [^-]\S*)?", "", unescape(command))
+        if "--config" in plain:  # of a grid, whose file says how it would be typed
+            plain = json.loads(Path(shlex.split(plain)[3]).read_text(encoding="utf-8"))["command"]
         seed = re.search(r"--seed (\d+)", plain)
         lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
     shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]

@@ -1,12 +1,15 @@
 """For all tests: one thread, so that results do not depend on the machine; one cache, so that data is decoded once."""
 
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from fork_server import default_signals
 from osiris import console
 from tiny_runs import write_arrays
 
@@ -34,6 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             folders = [parent.name for parent in item.path.parents if parent.name in ("report", "training")]
             item.add_marker(pytest.mark.xdist_group(folders[0] if folders else item.path.name))
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
+@pytest.fixture
+def signals_arrive() -> Iterator[None]:
+    """SIGINT and SIGHUP do what they do in a terminal, also where the tests were started with nohup or in the
+    background of a script, so that both are ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    default_signals()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from torch import nn
 
 import osiris
 import tiny_runs
-from osiris import Method, losses, methods, terms
+from osiris import Method, cli, losses, methods, terms
+from osiris.errors import Stopped
 from osiris.evaluation.features import embed
 from osiris.models import external
 from osiris.training.engine import Engine, StepResult
@@ -115,6 +116,47 @@ def test_an_own_encoder_is_trained_resumed_and_loaded(
         osiris.load_run(run.path).encoder()
     osiris.register_encoder(Small)
     assert osiris.load_run(run.path).embed(bench.train.images.take(torch.arange(5))).shape == (5, 12)
+
+
+def test_any_encoder_is_evaluated(run: osiris.Run, tmp_path: Path, arrays: str):
+    """A run, a checkpoint, a module, a baseline; a module is never taken for the one of an earlier call."""
+    data: dict[str, Any] = {"benchmark": arrays, "k": 3, "threads": 1}
+    again = osiris.evaluate(run, **data, out=tmp_path / "run")
+    assert list(again) == ["task-01", "task-02", "task-03"]
+    one = osiris.evaluate(run.checkpoint(1), **data, out=tmp_path / "one")
+    assert one == {"task-02": again["task-02"]}
+    module, scores = Small(), []
+    for scale in (1.0, 0.0):
+        with torch.no_grad():
+            module.get_parameter("0.weight").mul_(scale)
+        scores.append(osiris.evaluate(encoder=module, **data, device="cpu", out=tmp_path / "module")["encoder"])
+    first, second = (one.protocols["class-agnostic"].accuracy for one in scores)
+    assert first != second and len(first) == 3 and module.training, "evaluated as it is now, and left as it was"
+    pixels = osiris.evaluate(baseline="pixels", **data, out=tmp_path / "pixels")["pixels"]
+    assert sum(value or 0 for value in pixels.protocols["class-agnostic"].accuracy) > 90
+    with pytest.raises(osiris.UserError, match="Did you mean 'threads'"):
+        osiris.evaluate(run, thread=3)
+    with pytest.raises(osiris.UserError, match="give one of"):
+        osiris.evaluate(run, encoder=module)
+
+
+@pytest.mark.usefixtures("signals_arrive")
+def test_the_advice_after_a_stop_works(bench: osiris.Benchmark, arrays: str, tmp_path: Path, capsys: Any):
+    """Neither images nor modules of this process can be named on the command line."""
+    with (
+        tiny_runs.asked_to_stop(1, 1),
+        pytest.raises(Stopped, match=r"Call osiris\.train again with the same arguments"),
+    ):
+        osiris.train("ft", bench, out=tmp_path / "run", **OPTIONS)
+    assert cli.main(["train", "--resume", str(tmp_path / "run"), "--quiet"]) == 2
+    assert "osiris.train" in " ".join(capsys.readouterr().err.split()), "after a kill, this is what a user would try"
+    finished = osiris.train("ft", bench, out=tmp_path / "run", **OPTIONS)
+    assert finished.metrics == osiris.train("ft", bench, out=tmp_path / "whole", **OPTIONS).metrics
+    name = osiris.register_encoder(Small, "small-advice")
+    with tiny_runs.asked_to_stop(0, 1), pytest.raises(Stopped, match=r"Call osiris\.train again"):
+        osiris.train("ft", arrays, out=tmp_path / "own", encoder=name, **OPTIONS)
+    with tiny_runs.asked_to_stop(0, 1), pytest.raises(Stopped, match="osiris train --resume"):
+        osiris.train("ft", arrays, out=tmp_path / "plain", **OPTIONS)
 
 
 def test_mistakes_are_explained(bench: osiris.Benchmark, tmp_path: Path):

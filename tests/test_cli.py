@@ -32,6 +32,8 @@ def test_help_answers_within_a_second_and_names_every_command():
     ended = os.times()
     assert ended.children_user + ended.children_system - started.children_user - started.children_system < 1.0
     assert all(name in result.stdout for name in COMMANDS)
+    examples = result.stdout.partition("examples:\n")[2].splitlines()
+    assert examples[0].startswith("  osiris observe state photos/"), "own photos come first"
 
 
 def test_every_command_has_help_with_examples_and_without_torch():
@@ -73,7 +75,9 @@ def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, ca
     code = "import sys; from osiris.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert again.stdout == first and "osiris-d" in first and "tinyworld" in first
-    assert re.search(r"encoder family +resnet +resnet +fast", first) and re.search(r"norm +gn +gn +-", first)
+    assert re.search(r"encoder family +resnet +resnet +resnet +fast", first) and re.search(
+        r"norm +gn +gn +gn +-", first
+    )
 
 
 NAMES = (*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space")
@@ -199,13 +203,13 @@ def test_the_four_benchmarks_of_the_paper(benchmark, tmp_path, real_data):
 
 def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, monkeypatch, capsys):
     from osiris.commands.train import parse
-    from osiris.training.presets import preset
+    from osiris.presets import configure
 
     (tmp_path / "week").mkdir()
     for number in range(200):
         (tmp_path / "week" / f"{number}.png").touch()
     monkeypatch.chdir(tmp_path)
-    assert preset("fast", "folder:").learning.memory_size == 500, "a folder that is not named is not the current one"
+    assert configure("folder:", "fast").learning.memory_size == 500, "a folder that is not named is not the current one"
     typed = ["--benchmark", f"folder:{tmp_path}", "--device", "cpu"]
     learning = parse(typed).config.learning
     assert (learning.memory_size, learning.batch_size, learning.epochs) == (50, 46, 23)
@@ -216,7 +220,9 @@ def test_without_a_preset_the_device_and_the_number_of_images_decide(tmp_path, m
     assert parse(["--device", "cpu", "--preset", "smoke"]).config.preset == "smoke"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    capsys.readouterr()
     assert parse(["--benchmark", "tinyworld"]).config.preset == "paper"
+    assert "paper, because there is a GPU (--preset gpu" in " ".join(capsys.readouterr().err.split())
 
 
 def test_doctor_names_missing_requirements(monkeypatch, capsys):
@@ -228,3 +234,19 @@ def test_doctor_names_missing_requirements(monkeypatch, capsys):
     assert main(["doctor"]) == 1
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "missing: install it with pip install osiris-ucl" in printed and "osiris-ucl[photos]" in printed
+
+
+@pytest.mark.parametrize(("cuda", "advice"), [(None, "install one with CUDA"), ("12.8", "update the driver")])
+def test_doctor_finds_a_gpu_that_torch_cannot_use(cuda, advice, monkeypatch, capsys):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name == "nvidia-smi" else None)
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["doctor"]) == 0
+    assert advice in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("command", ["observe state photos", "train"])
+def test_a_number_that_is_none_is_named_in_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--image-size", "big"]) == 2
+    expected = f"osiris: --image-size big: give a whole number. See `osiris {command.split()[0]} --help`.\n"
+    assert capsys.readouterr().err == expected

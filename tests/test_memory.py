@@ -142,6 +142,20 @@ def test_minred_removes_the_older_of_the_most_similar_pair(seed: int) -> None:
         values |= {int(memory.source[slot]): feature for slot, feature in zip(visited, features)}
 
 
+@pytest.mark.parametrize("count", [9, 10, 25])
+def test_minred_keeps_the_newest_of_a_batch_that_is_larger_than_the_memory(count: int) -> None:
+    """Also when it is full, and the next batch finds the oldest first."""
+    memory, total = MinRed(9, (3, 1, 1), {"feature": 3}), 0
+    for step, size in enumerate((count, count, 4)):
+        sources = torch.arange(total, total + size)
+        total += size
+        rows, slots = memory.plan(size, generator(0, "memory.write", step))
+        zeros = torch.zeros(len(rows), 3)
+        memory.write(slots, zeros.to(torch.uint8).view(-1, 3, 1, 1), sources[rows], 0, step, {"feature": zeros})
+        memory.advance(size)
+        assert sorted(memory.source.tolist()) == list(range(total - 9, total))
+
+
 def test_quota_takes_the_same_number_of_each_task() -> None:
     memory = Quota(10, (3, 1, 1), tasks=3)
     for task in range(3):

@@ -10,7 +10,7 @@ from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext
 from osiris.randomness import derive_seed, generator, scoped
 from osiris.training.engine import Engine
-from osiris.training.schedule import batch_indices
+from osiris.training.schedule import batch_positions
 from tiny import tiny_engine, train
 
 keys = st.tuples(
@@ -65,13 +65,13 @@ def test_a_step_draws_from_the_keys_of_its_task_and_step() -> None:
     engine.model.register_forward_hook(lambda module, arguments, output: seen.append(arguments))
     reservoir = naive.Reservoir(engine.memory.size)
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(phase.steps):
-            indices = batch_indices(phase, 6, step)
+            indices = batch_positions(phase, 6, step)
             held = engine.memory.images.clone()
             engine.step(phase, step)
             rep, context = seen[-1]
-            views = two_views(engine, engine.benchmark.train.images.take(indices), "augment.x", phase.task, step)
+            views = two_views(engine, phase.take(indices), "augment.x", phase.task, step)
             torch.testing.assert_close(rep.views["X"], views)
             if phase.task > 0:
                 slots = torch.randperm(12, generator=generator(6, "memory.read", phase.task, step))
@@ -83,7 +83,7 @@ def test_a_step_draws_from_the_keys_of_its_task_and_step() -> None:
             for source, uniform in zip(indices.tolist(), torch.rand(len(indices), generator=key, dtype=torch.float64)):
                 reservoir.offer(source, float(uniform))
             assert engine.memory.source[: engine.memory.filled].tolist() == reservoir.slots
-        engine.model.end_task(engine.task_context(phase, phase.steps))
+        engine.end(phase)
 
 
 def two_views(engine: Engine, images: Tensor, purpose: str, task: int, step: int) -> Tensor:

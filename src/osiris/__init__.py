@@ -17,27 +17,28 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from osiris.api import compare, load_run, report, train
+    from osiris.api import compare, evaluate, load_run, report, train
     from osiris.data.benchmark import Benchmark
     from osiris.data.benchmarks import benchmark_from
     from osiris.errors import UserError
-    from osiris.evaluation.runs import Run, load_runs
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
     from osiris.learner import Learner
     from osiris.models.external import register_encoder
+    from osiris.runs.run import Run, load_runs
     from osiris.sweep.runner import sweep
 
 _HOME = {
     "Benchmark": "data.benchmark",
     "Learner": "learner",
     "Method": "framework.methods",
-    "Run": "evaluation.runs",
+    "Run": "runs.run",
     "UserError": "errors",
     "benchmark_from": "data.benchmarks",
     "compare": "api",
+    "evaluate": "api",
     "load_run": "api",
-    "load_runs": "evaluation.runs",
+    "load_runs": "runs.run",
     "register_encoder": "models.external",
     "train": "api",
 }
@@ -58,6 +59,7 @@ __all__ = [
     "UserError",
     "benchmark_from",
     "compare",
+    "evaluate",
     "load_run",
     "load_runs",
     "losses",

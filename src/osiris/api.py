@@ -6,20 +6,30 @@ import glob
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from osiris.errors import UserError
-from osiris.evaluation.runs import Run, load_runs
+from torch import nn
+
+from osiris.data.benchmark import Benchmark
+from osiris.data.names import is_known
+from osiris.errors import UserError, unknown
+from osiris.evaluation.scores import Scores
 from osiris.files import read_json
+from osiris.framework.composition import method_to_dict
+from osiris.framework.methods import ZOO, Method
+from osiris.models.external import EncoderSource, encoder_name
+from osiris.presets import configure
+from osiris.report.comparison import comparison_table
+from osiris.report.page import make_report
+from osiris.report.tables import Table
+from osiris.runs.directory import RunDirectory, default_out, read_config
+from osiris.runs.run import Run, load_runs
+from osiris.training.evaluating import Request, evaluate_saved, run_folder
+from osiris.training.run import Opening
+from osiris.training.run import train as train_run
 
-if TYPE_CHECKING:
-    from osiris.data.benchmark import Benchmark
-    from osiris.framework.methods import Method
-    from osiris.models.external import EncoderSource
-    from osiris.report.tables import Table
-
-    Runs = Sequence[Run | Path | str] | Run | Path | str
-    """Runs, run directories, folders that hold some, or patterns such as `runs/*`."""
+Runs = Sequence[Run | Path | str] | Run | Path | str
+"""Runs, run directories, folders that hold some, or patterns such as `runs/*`."""
 
 
 def train(
@@ -50,43 +60,75 @@ def train(
     Returns:
         The finished run: `run.metrics["class-agnostic"].A`, `run.encoder()`, `run.embed(images)`.
     """
-    from osiris.commands.train import default_out
-    from osiris.data.names import is_known
-    from osiris.models.external import encoder_name
-    from osiris.training.config import with_options
-    from osiris.training.loop import train as train_config
-    from osiris.training.presets import choose_preset, for_episodes
-    from osiris.training.presets import preset as preset_config
-
-    names: dict[str, Any] = {
-        "method": method if isinstance(method, str) else own_name(method),
-        "benchmark": benchmark if isinstance(benchmark, str) else benchmark.name,
-    }
-    if preset is None:
-        preset, _ = choose_preset(options.get("device", "auto"))
-    name = None if encoder is None else encoder_name(encoder)
-    if not isinstance(benchmark, str):
-        names["image_size"] = None  # its images have a size already
     own = not isinstance(benchmark, str) and not is_known(benchmark.name)
-    defaults = preset_config(preset, "folder:" if own else names["benchmark"], name, options.get("objective"))
-    if not isinstance(benchmark, str) and own:
-        defaults = for_episodes(defaults, len(benchmark.training_indices(0)))
-    config = with_options(defaults, names | options | {"seed": seed})
+    given: dict[str, Any] = {"method": method if isinstance(method, str) else own_name(method)}
+    if not isinstance(benchmark, str):
+        given["image_size"] = None  # its images have a size already
+    config = configure(
+        benchmark if isinstance(benchmark, str) else benchmark.name,
+        preset,
+        None if encoder is None else encoder_name(encoder),
+        given | options | {"seed": seed},
+        len(benchmark.training_indices(0)) if own and not isinstance(benchmark, str) else None,
+    )
     folder = Path(out) if out is not None else default_out(config)
-    own_method = None if isinstance(method, str) else replace(method, name=names["method"])
-    if own_method is not None:
-        refuse_another_composition(own_method, folder)
-    own_benchmark = None if isinstance(benchmark, str) else benchmark
-    metrics = train_config(config, folder, quiet, method=own_method, benchmark=own_benchmark)
+    composed = None if isinstance(method, str) else replace(method, name=given["method"])
+    if composed is not None:
+        refuse_another_composition(composed, folder)
+    typed = all(one is None or isinstance(one, str) for one in (benchmark, method, encoder))
+    typed = typed and not (config.encoder.encoder or "").startswith("own:")
+    again = None if typed else "Call osiris.train again with the same arguments to continue."
+    opening = Opening(config, folder, composed, quiet, again=again)
+    metrics = train_run(opening, None if isinstance(benchmark, str) else benchmark)
     assert metrics is not None, "with several processes, use torchrun and the command line"
     return Run(folder, metrics)
 
 
+def evaluate(
+    target: str | Path | Run | None = None,
+    benchmark: str | None = None,
+    *,
+    encoder: str | nn.Module | None = None,
+    baseline: Literal["pixels", "pixels-centred", "patches"] | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> dict[str, Scores]:
+    """The numbers of a run, of one checkpoint, of any encoder, or of features that were not learned.
+
+    Args:
+        target: A run, a run directory, or a task checkpoint.
+        benchmark: A name (`osiris list benchmarks`, `folder:PATH`, ...). Default: that of the run.
+        encoder: Instead of a target: a module from normalised images to features (with attributes `mean` and `std` if
+            it has its own normalisation), a file of weights, `hf:NAME`, `timm:NAME` or `package.module:function`.
+        baseline: Instead of an encoder: KNN on pixels, or on whitened random patches.
+        out: Where the files go. Default: RUN/evaluations/PROTOCOL, or evaluations/NAME.
+        **options: Options of `osiris evaluate`, with underscores: `k=20`, `image_size=96`, `probe=True`.
+
+    Returns:
+        Name -> its numbers: `start` and `task-01`, `task-02`, ... of a run, or `encoder`;
+        `scores["encoder"].protocols["class-agnostic"].accuracy` is a list with one number per task.
+    """
+    place = target.path if isinstance(target, Run) else None if target is None else Path(target)
+    request = Request(place, encoder, baseline, out=None if out is None else Path(out))
+    folder = None if place is None else run_folder(place)
+    if folder is not None:
+        config = read_config(folder)
+        request = replace(request, data=config.data, protocol=config.evaluation, threads=config.engine.threads)
+    given = options | ({} if benchmark is None else {"benchmark": benchmark})
+    parts: dict[str, Any] = {"data": request.data, "protocol": request.protocol}
+    for name, value in given.items():
+        section = next((key for key, part in parts.items() if hasattr(part, name)), None)
+        if section is not None:
+            parts[section] = replace(parts[section], **{name: value})
+        elif name in ("arch", "prefix", "stem_padding", "device", "threads"):
+            request = replace(request, **{name: value})
+        else:
+            raise unknown("option", name, [*vars(request.data), *vars(request.protocol), "device", "threads"])
+    return evaluate_saved(replace(request, **parts)).scores
+
+
 def own_name(method: Method) -> str:
     """The name of a composition in tables and files; it must not pass for a method of the zoo."""
-    from osiris.framework.composition import method_to_dict
-    from osiris.framework.methods import ZOO
-
     if method.name in ZOO and method_to_dict(method) != method_to_dict(ZOO[method.name]):
         raise UserError(f"{method.name} is the name of a built-in method; use dataclasses.replace(method, name=...).")
     return method.name or "own"
@@ -94,9 +136,7 @@ def own_name(method: Method) -> str:
 
 def refuse_another_composition(method: Method, folder: Path) -> None:
     """Two compositions of one name must not share a run directory."""
-    from osiris.framework.composition import method_to_dict
-
-    path = folder / "config.json"
+    path = RunDirectory(folder).config
     if path.exists() and read_json(path)["composition"] != method_to_dict(method):
         raise UserError(f"{folder} already holds a run of another method named {method.name!r}. Choose another out.")
 
@@ -120,15 +160,11 @@ def compare(
     `table.text()`, `table.markdown()`, `table.latex()` and `table.csv()` give it as text. Runs that were measured
     under different protocols are refused.
     """
-    from osiris.report.comparison import comparison_table
-
     return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper)
 
 
 def report(runs: Runs, out: str | Path = "report", title: str | None = None, slow: bool = False) -> Path:
     """Write report.html with all figures and tables from finished runs; returns the path of the page."""
-    from osiris.report.page import make_report
-
     return make_report(paths_of(runs), Path(out), title, slow)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -34,6 +35,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> module in `commands/`, and what it does."""
 
 EXAMPLES = """examples:
+  osiris observe state photos/2026-11             learn from your own photos, one folder at a time
+  osiris observe state photos/2026-12 --reference labelled
+  osiris search state photos cat.jpg
   osiris demo
   osiris train --method osiris-d --benchmark split-cifar100-20 --preset fast --seed 0 --out runs/osiris-d-0
   osiris compare runs/*
@@ -77,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno is None or error.filename is None:
             raise
-        return _fail(f"{error.filename}: {error.strerror}. Choose another path, or change its permissions.", 2)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        advice = "Make room, or choose another path." if full else "Choose another path, or change its permissions."
+        return _fail(f"{error.filename}: {os.strerror(error.errno)}. {advice}", 2)
 
 
 def dispatch(name: str, argv: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import os
@@ -12,6 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from osiris.errors import UserError
 
@@ -39,6 +40,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # libraries name no file, or the temporary one
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
@@ -80,38 +84,24 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return entries
 
 
-def file_digest(path: Path) -> str:
-    """Hexadecimal BLAKE2 digest of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def write_sealed_json(path: Path, value: Any) -> None:
-    """`write_json` with a digest, for files that are trusted later without being computed again."""
-    write_json(path, {"digest": _seal(value), "value": value})
-
-
-def read_sealed_json(path: Path) -> Any:
-    """What `write_sealed_json` wrote; ValueError if the file is damaged or was changed."""
-    record = read_json(path)
-    if not isinstance(record, dict) or "value" not in record or record.get("digest") != _seal(record["value"]):
-        raise ValueError(f"the digest of {path} does not match its content")
-    return record["value"]
-
-
-def _seal(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a safetensors file on the CPU, and what osiris recorded with them."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("osiris", "{}"))
+            metadata = msgspec.json.decode((file.metadata() or {}).get("osiris", "{}"), type=dict)
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from error
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:
+    """A safetensors file; the metadata is one JSON text."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}
+    write_atomically(path, lambda temporary: save_file(plain, temporary, text))

@@ -130,25 +130,27 @@ class MinRed(Memory):
         self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
 
     def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """As in `Memory`; the slots are on the device, which decides alone: the host does not wait for it."""
         rows = torch.arange(max(0, count - self.size), count)
-        free = torch.arange(self.filled, min(self.filled + len(rows), self.size))
+        free = torch.arange(self.filled, min(self.filled + len(rows), self.size), device=self.arrival.device)
         return rows, torch.cat([free, self.redundant(len(rows) - len(free))])
 
     def redundant(self, count: int) -> Tensor:
         """The slots of the images that leave."""
-        order = self.arrival[: self.filled].cpu().argsort()
-        feature = self.get_buffer("field_feature").cpu()[order]
-        visited = feature.norm(dim=1) > 0
-        if int(visited.sum()) < 2 * count:
+        order = self.arrival[: self.filled].argsort()
+        if len(order) < 2 * count:
             return order[:count]
-        feature = nn.functional.normalize(feature[visited], dim=1)
-        similarity = (feature @ feature.T).masked_fill(~torch.ones(len(feature), len(feature)).triu(1).bool(), -2)
-        leaving = []
-        for _ in range(count):
-            older = int(similarity.argmax()) // len(feature)  # rows are older than columns
-            leaving.append(older)
-            similarity[older], similarity[:, older] = -2, -2
-        return order[visited][torch.tensor(leaving, dtype=torch.int64)]
+        feature = self.get_buffer("field_feature")[order]
+        visited, feature = feature.norm(dim=1) > 0, nn.functional.normalize(feature, dim=1)
+        pairs = (visited[:, None] & visited).triu(1)  # rows are older than columns
+        similarity = (feature @ feature.T).masked_fill(~pairs, -2)
+        leaving = torch.arange(count, device=order.device)
+        oldest = leaving.clone()
+        for place in leaving:
+            older = similarity.argmax() // len(order)
+            place.copy_(older)
+            similarity.index_fill_(0, older, -2).index_fill_(1, older, -2)
+        return order[torch.where(visited.sum() < 2 * count, oldest, leaving)]
 
     def write(self, slots: Tensor, *others: Any) -> None:
         super().write(slots, *others)

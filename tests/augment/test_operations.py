@@ -4,6 +4,7 @@ import colorsys
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 from PIL import Image, ImageOps
 from scipy import ndimage
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from osiris.augment.operations import upload
 from osiris.augment.views import Parameters, apply
 from osiris.bench import pillow_view
 
@@ -212,3 +215,17 @@ def test_blur_is_exactly_gaussian(sigma: float, height: int, width: int) -> None
         ]
     )
     check(blurred(images, sigma), exact, [unchanged(images), blurred(images, sigma * 0.9)], 0.01)
+
+
+def test_an_upload_returns_before_the_copy_on_cuda_alone() -> None:
+    """On MPS the host memory could be freed while it is read; the meta device stands in for it."""
+    seen: list[bool] = []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append((kwargs or {}).get("non_blocking", False))
+            return func(*args, **(kwargs or {}))
+
+    with Copies():
+        assert upload(torch.ones(3), "meta").is_meta
+    assert seen and not any(seen)

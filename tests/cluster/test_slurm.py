@@ -15,8 +15,9 @@ import pytest
 from osiris.cli import main
 from osiris.files import read_json
 from osiris.sweep import slurm
-from osiris.sweep.attempts import last_step, read_journal, status_of
+from osiris.sweep.attempts import status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
+from osiris.sweep.journal import last_step, read_journal
 from osiris.sweep.runner import make_launcher, run_grids
 from osiris.sweep.slurm import SlurmOptions, queued_jobs
 from tiny_runs import write_arrays
@@ -63,12 +64,12 @@ def until(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def starts(directory: GridDirectory, run: GridRun) -> int:
-    return sum(entry["event"] == "start" for entry in read_journal(directory, run))
+    return sum(entry.event == "start" for entry in read_journal(directory, run))
 
 
 def job_of(directory: GridDirectory, run: GridRun) -> str:
     """The job that was submitted last for this run."""
-    return [entry["job"] for entry in read_journal(directory, run) if entry["event"] == "submit"][-1]
+    return [entry.job for entry in read_journal(directory, run) if entry.event == "submit"][-1]
 
 
 def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
@@ -87,7 +88,7 @@ def test_jobs_that_are_requeued_time_out_or_die_continue_to_the_same_bits(
     watching.start()
     preempted, timed_out, _ = grid.runs()
     for run in grid.runs():
-        until(lambda run=run: last_step(directory.folder(run) / "log.jsonl").get("total_step", 0) > 2)
+        until(lambda run=run: last_step(directory.folder(run) / "log.jsonl").total_step > 2)
         assert status_of(directory, run).state == "running"
         if run == preempted:
             subprocess.run(["scontrol", "requeue", str(jobs[run])], check=True)

@@ -9,10 +9,10 @@ import pytest
 from osiris.cli import main
 from osiris.commands.evaluate import parse
 from osiris.evaluation.config import BASELINES
-from osiris.evaluation.runs import load_runs
 from osiris.report.comparison import main_table
 from osiris.report.studies import studies
 from osiris.report.tables import Number
+from osiris.runs.run import load_runs
 from tiny_runs import arguments
 
 

@@ -130,6 +130,9 @@ def test_separate_test_images() -> None:
         (IMAGES, {"labels": LABELS[:-1]}, r"labels have the shape \(19,\)"),
         (IMAGES, {"labels": LABELS + 0.5}, "labels must be whole numbers, strings or dates"),
         (IMAGES, {"labels": [None] * COUNT}, "some images have none"),
+        (IMAGES, {"labels": [1.0] * (COUNT - 1) + [float("nan")]}, "some images have none"),
+        (IMAGES, {"labels": ["cat"] * (COUNT - 1) + [""]}, "some images have none"),
+        (IMAGES, {"labels": [0] * (COUNT - 1) + [-1]}, "labels contain -1, which usually means that an image has none"),
         (IMAGES, {"episodes": np.zeros((COUNT, 2), dtype=int)}, "episodes have the shape"),
         (IMAGES, {"episodes": np.arange(COUNT)}, "every image has its own episode"),
         (IMAGES, {"labels": LABELS, "class_names": ["a", "a"]}, "the same name twice"),
@@ -146,6 +149,14 @@ def test_separate_test_images() -> None:
 def test_what_is_refused(images, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         benchmark_from(images, **options)
+
+
+def test_a_task_of_copies_of_one_image_is_named() -> None:
+    images = IMAGES.copy()
+    images[EPISODES == 1] = images[0]
+    (text,) = benchmark_from(images, episodes=EPISODES).notices
+    assert text == "all images in task(s) '1' are copies of one image: there is nothing to learn."
+    assert benchmark_from(IMAGES, episodes=EPISODES).notices == ()
 
 
 @pytest.mark.parametrize(

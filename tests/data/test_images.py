@@ -87,6 +87,18 @@ def test_a_file_that_vanishes_is_named(tmp_path: Path) -> None:
         images.take(torch.tensor([0, 1]))
 
 
+def test_an_image_that_changes_during_training_is_named(tmp_path: Path) -> None:
+    """Images that are too many to keep are decoded again and again; each must be the one of the checksum."""
+    write_pictures(tmp_path / "photos" / "a", 6, 0, (40, 40))
+    benchmark = load_benchmark(BenchmarkConfig(f"folder:{tmp_path / 'photos'}", decode_limit_mb=0))
+    images = benchmark.train.images
+    before = images.take(torch.arange(6))
+    picture(99).save(tmp_path / "photos" / "a" / "3.png")
+    assert torch.equal(images.take(torch.tensor([2])), before[2:3])
+    with pytest.raises(UserError, match=r"3\.png has changed since the data was first read"):
+        images.take(torch.tensor([3]))
+
+
 def test_chosen_by_size_and_equal_to_the_cache(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     for seed, (episode, name) in enumerate([("a", "cat"), ("a", "dog"), ("b", "cat")]):

@@ -1,6 +1,5 @@
 """CIFAR-100 and Tiny-ImageNet from local parquet files: a miniature of the former, and every way it can be broken."""
 
-import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,24 +13,9 @@ from osiris.data.benchmarks import describe_benchmarks, load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.names import DATASETS
 from osiris.errors import UserError
-from pictures import picture
+from pictures import picture, png, write_parquet
 
 NAMES = list(DATASETS["cifar100"].class_ids)
-
-
-def png(seed: int, size: int = 32, mode: str = "RGB") -> bytes:
-    buffer = io.BytesIO()
-    picture(seed, (size, size)).convert(mode).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-def write_parquet(path: Path, images: list[bytes], labels: list[int], names: list[str] = NAMES) -> None:
-    import datasets
-
-    features = datasets.Features({"img": datasets.Image(), "fine_label": datasets.ClassLabel(names=names)})
-    rows = {"img": [{"bytes": image, "path": None} for image in images], "fine_label": labels}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +25,9 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = [png(label) for label in range(100)] + [png(100 + label) for label in range(100)]
     images[0], images[1] = png(0, mode="L"), png(1, size=40)
     images[105] = images[105][:60]
-    write_parquet(root / "cifar100" / "train-00000-of-00001.parquet", images, [*range(100), *range(100)])
-    write_parquet(root / "cifar100" / "test-00000-of-00001.parquet", [png(500 + k) for k in range(100)], [*range(100)])
+    tests = [png(500 + label) for label in range(100)]
+    write_parquet(root / "cifar100" / "train-00000-of-00001.parquet", images, [*range(100), *range(100)], NAMES)
+    write_parquet(root / "cifar100" / "test-00000-of-00001.parquet", tests, [*range(100)], NAMES)
     return root
 
 

@@ -43,3 +43,10 @@ def test_wrong_names_are_refused_before_any_data_is_read(name: str, message: str
     with pytest.raises(UserError, match=message):
         load_benchmark(BenchmarkConfig(name))
     assert not cache_directory.exists()
+
+
+def test_a_folder_without_its_prefix_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"Did you mean the folder, folder:photos\?"):
+        parse_name("photos")

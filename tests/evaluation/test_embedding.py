@@ -5,12 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
+from osiris.config import to_dict
 from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
+from osiris.files import save_tensors
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
-from osiris.training.checkpoint import save_tensors
-from osiris.training.config import to_dict
 
 
 def test_arrays_and_files_have_the_same_features(tmp_path: Path):

@@ -10,6 +10,7 @@ from torch import nn
 
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import find_prefix, load_checkpoint, load_encoder, map_keys
+from osiris.models import pretrained
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 
@@ -112,6 +113,59 @@ def test_a_checkpoint_loads_without_the_compiler_of_torch(tmp_path):
     code = "import sys; from osiris.evaluation.encoder_files import load_checkpoint\n"
     code += "load_checkpoint(__import__('pathlib').Path(sys.argv[1])); sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "task-03.safetensors")], check=True)
+
+
+NAN, INFINITY = float("nan"), float("inf")
+PRETRAINED = {"encoder": {"encoder": "hf:facebook/x"}}
+VIT = {"model_type": "vit"}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *("[]", "3", "null", '"encoder"', "text", "[" * 100_000, {"encoder": 3}, {"encoder": None}, {"encoder": []}),
+        *({"encoder": {"width": value}} for value in ("x", -1, 10**9)),
+        *({"encoder": {"width": 8, "blocks": value}} for value in ([1, 1, 1, 10**8], [1] * 10**5, "1111")),
+        *({"encoder": value} for value in ({"family": "x"}, {"norm": 3}, {"encoder": 3}, {"encoder": "own:x"})),
+        *({"mean": value} for value in ("abc", [1], [1] * 4, ["x"] * 3, [NAN] * 3, 3)),
+        *({"std": value} for value in ([0] * 3, [-1] * 3, [INFINITY] * 3)),
+        *({"image_size": value} for value in ("big", -1, 0, 10**9, 3.5, True)),
+        *(PRETRAINED | {"architecture": value} for value in (None, 3, {}, {"transformers": 3}, {"transformers": {}})),
+        PRETRAINED | {"architecture": {"transformers": VIT | {"hidden_size": "x"}}},
+        PRETRAINED | {"architecture": {"transformers": VIT | {"num_attention_heads": 0}}},
+        PRETRAINED | {"architecture": {"transformers": VIT | {"num_hidden_layers": 10**8}}},
+        PRETRAINED | {"architecture": {"transformers": {"model_type": "convnext", "depths": [10**8] * 4}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("load", [load_encoder, load_checkpoint])
+def test_hostile_metadata_is_refused_in_one_line(load, metadata, tmp_path, monkeypatch):
+    """At once, and without a look at the hub or at a directory that the file names."""
+    monkeypatch.setattr(pretrained, "load_pretrained", lambda name: pytest.fail("a file chose what to load"))
+    path = tmp_path / "task-01.safetensors"
+    state = foreign_names(randomised(BATCH).state_dict(), "encoder.")
+    good = {"encoder": dataclasses.asdict(BATCH), "mean": [0.5] * 3, "std": [0.25] * 3, "image_size": 16}
+    save_file(state, path, {"osiris": json.dumps(good)})
+    assert load(path).image_size == 16
+    text = metadata if isinstance(metadata, str) else json.dumps(good | metadata)
+    save_file(state, path, {"osiris": text})
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
+
+
+def test_hostile_state_dicts_are_refused(tmp_path):
+    save_file({"conv1.weight": torch.zeros(3), "layer1.0.conv1.weight": torch.zeros(3)}, tmp_path / "a.safetensors")
+    torch.save({1: torch.zeros(1)}, tmp_path / "numbers.pt")
+    inside_itself = {}
+    inside_itself["state_dict"] = inside_itself
+    torch.save(inside_itself, tmp_path / "cycle.pt")
+    for name in ("a.safetensors", "numbers.pt", "cycle.pt"):
+        with pytest.raises(UserError, match="no ResNet encoder"):
+            load_encoder(tmp_path / name)
+    save_file(randomised(SMALL).state_dict(), tmp_path / "good.safetensors")
+    with pytest.raises(UserError, match="no ResNet encoder under this prefix"):
+        load_encoder(tmp_path / "good.safetensors", prefix="other.")
 
 
 @pytest.mark.parametrize(

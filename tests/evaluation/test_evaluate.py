@@ -71,6 +71,16 @@ def test_without_labels_the_episodes_take_the_place_of_classes(make_benchmark):
     assert (bank.task[nearest.long()] == bank.task[queries.long()][:, None]).all()
 
 
+@pytest.mark.parametrize(
+    "options", [{"k": 0}, {"temperature": 0.0}, {"temperature": float("nan")}, {"temperature": float("inf")}], ids=str
+)
+def test_a_protocol_that_means_nothing_is_refused(options):
+    with pytest.raises(UserError, match="must be"):
+        ProtocolConfig(**options)
+    with pytest.raises(UserError, match="0 or more, not -1"):
+        ProtocolConfig(random_encoders=-1)
+
+
 def test_a_task_without_test_images_has_no_accuracy(make_benchmark):
     benchmark = make_benchmark(torch.arange(40) % 4, torch.tensor([0, 1, 1, 0]), ((0, 1), (2, 3)))
     numbers = evaluate_features(Features(torch.randn(40, 8), torch.randn(4, 8)), benchmark, ProtocolConfig()).numbers

@@ -32,6 +32,26 @@ def test_t_tests_agree_with_scipy():
     assert constant is not None and constant.p == pytest.approx(stats.ttest_1samp(FIRST, 49.0)[1])
 
 
+def test_one_common_seed_is_no_pair():
+    one, other = sample(FIRST), sample(SECOND, first_seed=2)
+    test, difference = t_test(one, other), one - other
+    assert test is not None and not test.paired
+    assert test.p == pytest.approx(stats.ttest_ind(FIRST, SECOND, equal_var=True)[1])
+    assert difference.mean == pytest.approx(np.mean(FIRST) - np.mean(SECOND)) and difference.by_seed is None
+
+
+def test_the_deviation_of_a_difference():
+    """Variances of independent samples add up; pairs have the deviation of their differences."""
+    apart, paired = sample(FIRST) - sample(SECOND, first_seed=10), sample(FIRST) - sample(SECOND)
+    variances = [
+        sum((value - sum(values) / len(values)) ** 2 for value in values) / (len(values) - 1)
+        for values in (FIRST, SECOND)
+    ]
+    assert apart.deviation == pytest.approx(sum(variances) ** 0.5) and apart.count == 3
+    assert paired.deviation == pytest.approx(np.std([a - b for a, b in zip(FIRST, SECOND)], ddof=1))
+    assert (sample([1.0]) - sample(SECOND, first_seed=10)).deviation is None
+
+
 def test_the_papers_p_value_needs_the_population_deviation():
     """Osiris-D 53.0 +- 0.2 against Offline 52.5 +- 0.4, p = 0.185: within rounding if the deviations have ddof 0."""
 

@@ -14,13 +14,15 @@ from PIL import Image
 
 from osiris import cli
 from osiris.augment.views import normalise
+from osiris.config import to_dict
+from osiris.data.decode import decode
+from osiris.data.folder import EXTENSIONS, register_heic
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
 from osiris.learner import Learner
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
-from osiris.models.standalone import build
-from osiris.training.config import to_dict
+from osiris.models.standalone import build, read_image
 from tiny_runs import pictures
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -55,6 +57,10 @@ def test_the_loader_script_gives_the_same_features(
     exported = export(learner.run, tmp_path / "out")
     assert exported.difference is not None and exported.difference < 1e-5
     assert sorted(exported.files) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    config, encoder = json.loads((tmp_path / "out" / "config.json").read_text()), loaded(learner)
+    for part in ("preprocessing", "pretrained_cfg"):
+        assert config[part]["mean"] == pytest.approx(encoder.mean) and config[part]["std"] == pytest.approx(encoder.std)
+    assert encoder.mean != encoder.std and config["pretrained_cfg"]["input_size"] == [3, 16, 16]
     card = (tmp_path / "out" / "README.md").read_text()
     assert "osiris-r" in card and "a \\| name" in card and "load_encoder" in card
     photo = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
@@ -65,6 +71,58 @@ def test_the_loader_script_gives_the_same_features(
     script = import_file(tmp_path / "out" / "load_encoder.py")
     features = script.load()(script.read_image(tmp_path / "photo.jpg")[None])
     np.testing.assert_allclose(features.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def write_formats(folder: Path) -> list[Path]:
+    """Every format and kind of pixels that docs/own-data.md names."""
+    random = np.random.default_rng(0)
+    colour = Image.fromarray(random.integers(0, 256, (60, 50, 3), dtype=np.uint8)).resize((300, 250))
+    grey, deep = colour.convert("L"), random.integers(0, 2**16, (30, 40))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    kinds: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+        **{f"colour.{end}": (colour, {}) for end in ("png", "bmp", "webp", "tif", "ppm", "jp2", "avif")},
+        "photo.jpg": (colour, {"quality": 90}),
+        "turned.jpg": (colour, {"exif": exif}),
+        "cmyk.jpg": (colour.convert("CMYK"), {}),
+        "grey.pgm": (grey, {}),
+        "palette.png": (colour.convert("P"), {}),
+        "transparent.png": (colour.convert("RGBA"), {}),
+        "black and white.png": (colour.convert("1"), {}),
+        "grey and transparent.png": (colour.convert("LA"), {}),
+        "animation.gif": (colour, {"save_all": True, "append_images": [colour.rotate(90)]}),
+        "16 bit.png": (Image.fromarray(deep.astype(np.uint16)), {}),
+        "16 bit.tif": (Image.fromarray(deep.astype(np.uint16)), {}),
+        "16 bit, dark.png": (Image.fromarray((deep // 300).astype(np.uint16)), {}),
+        "32 bit.tif": (Image.fromarray(deep.astype(np.int32)), {}),
+        "32 bit, dark.tif": (Image.fromarray((deep // 300).astype(np.int32)), {}),
+        "floats.tif": (Image.fromarray((deep / 2**16).astype(np.float32)), {}),
+        "large floats.tif": (Image.fromarray(deep.astype(np.float32)), {}),
+    }
+    if register_heic():
+        kinds["photo.heic"] = colour, {}
+    for name, (image, options) in kinds.items():
+        image.save(folder / name, **options)
+    return sorted(folder.iterdir())
+
+
+def test_the_loader_script_reads_every_format_as_osiris_does(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    preprocessing = {"image_size": 24, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
+    (tmp_path / "config.json").write_text(json.dumps({"preprocessing": preprocessing}))
+    paths = write_formats(tmp_path / "images")
+    assert {path.suffix for path in paths} >= {end for end in EXTENSIONS if end not in (".jpeg", ".tiff")}
+    for path in paths:
+        expected = normalise(torch.from_numpy(decode(path, 24))[None], preprocessing["mean"], preprocessing["std"])[0]
+        torch.testing.assert_close(read_image(path, tmp_path), expected, rtol=0, atol=1e-5, msg=path.name)
+
+
+def test_an_encoder_that_computes_other_features_is_not_exported(
+    learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.modules["osiris.export.export"], "largest_difference", lambda *_: float("nan"))
+    assert cli.main(["export", str(learner.path), "--out", str(tmp_path / "out")]) == 2
+    assert "computes other features" in capsys.readouterr().err and not list((tmp_path / "out").iterdir())
 
 
 def test_onnx_with_any_batch_and_the_preprocessing_in_its_metadata(learner: Learner, tmp_path: Path) -> None:

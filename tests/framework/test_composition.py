@@ -1,7 +1,9 @@
 """Free composition: terms from text, options, readable names, and a record that gives the same method again."""
 
 import json
-from typing import Any
+import re
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
 
 import hypothesis
 import pytest
@@ -13,7 +15,8 @@ from osiris.errors import UserError
 from osiris.framework.composition import (
     parse_terms,
 )
-from osiris.framework.options import from_dict
+from osiris.framework.objectives import Objective
+from osiris.framework.options import Configurable, from_dict
 from osiris.framework.terms import (
     Contrast,
     Cross,
@@ -28,7 +31,7 @@ from osiris.framework.terms import (
     Term,
     X,
 )
-from osiris.training.schedule import batch_indices
+from osiris.training.schedule import batch_positions
 from tiny import composed, tiny_engine, train
 
 
@@ -115,12 +118,12 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
     """`match` in h: the memory keeps embeddings of h from task 2 on, and before that those of g, whose copy h is."""
     engine, stretch = tiny_engine(composed(method="ft", past="match:h"), epochs=1, memory_size=40)
     train(engine, stretch[:1])
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     slots = engine.memory.filled
     with torch.no_grad():
         list(engine.networks.heads["h"].parameters())[-1].neg_()
-    indices = batch_indices(stretch[1], 0, 0)
-    views = engine._views(engine._take(indices), len(indices), "augment.x", 1, 0)
+    indices = batch_positions(stretch[1], 0, 0)
+    views = engine._views(engine._take(stretch[1], indices), len(indices), "augment.x", 1, 0)
     wanted = engine.represent({X: views}, {X: len(indices)})(X, head="h")[0].detach()
     engine.step(stretch[1], 0)
     stored = engine.memory.field("embedding_h", torch.arange(slots, slots + len(indices)))
@@ -141,9 +144,10 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
         ({"past": "distil(positive=other"}, "cannot read the term"),
         ({"current": "none"}, "at least one current term"),
         ({"current": "mixed"}, "--replay-fraction 1"),
-        ({"method": "lump(alpha=0)"}, "alpha must be above 0"),
-        ({"method": "lump(alpha=nan)"}, "alpha must be above 0"),
-        ({"method": "pocon(interval=0)"}, "interval is a number of steps"),
+        ({"method": "lump(alpha=0)"}, r"mixed\(alpha=0\): Expected `float` > 0.0."),
+        ({"method": "cromo(alpha=0)"}, r"cross-mix\(alpha=0\): Expected `float` > 0.0."),
+        ({"method": "pocon(interval=0)"}, r"expert\(interval=0\): Expected `int` >= 1."),
+        ({"method": "cla-e(rate=5)"}, r"align-average\(rate=5\): Expected `float` <= 1.0."),
         ({"cross_weight": -1.0}, "--cross-weight"),
         ({"past_weight": float("inf")}, "--past-weight"),
         ({"past_weight": float("nan")}, "--past-weight"),
@@ -172,3 +176,30 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
 def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         composed(**chosen)
+
+
+def numbers(kind: type[Configurable]) -> list[str]:
+    """The options that are numbers."""
+    hints = get_type_hints(kind)
+    return [one.name for one in fields(kind) if {float, int} & {hints[one.name], *get_args(hints[one.name])}]
+
+
+OPTIONS = [
+    (name, option)
+    for base in (Term, Objective)
+    for name, kind in base.kinds().items()
+    if kind.__module__.startswith("osiris.")
+    for option in numbers(kind)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
+def test_no_option_takes_a_number_that_means_nothing(name: str, option: str) -> None:
+    """From text and in Python."""
+    base = Term if name in Term.kinds() else Objective
+    for value in (float("nan"), float("inf"), -1.0, -1):
+        message = re.escape(f"{name}({option}={value}): ")
+        with pytest.raises(UserError, match=message):
+            base.kinds()[name](**{option: value})
+        with pytest.raises(UserError, match=message):
+            from_dict(base, {"kind": name, option: str(value)})

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from osiris.framework.methods import READINGS, ZOO
 from osiris.framework.terms import Mixed
-from osiris.training.checkpoint import digest
+from osiris.runs.state import digest
 from osiris.training.engine import Engine, StepResult
-from osiris.training.schedule import Phase
+from osiris.training.schedule import Episode
 from quick import quick
 from tiny import OBJECTIVES, composed, situation, tiny_engine, train
 
@@ -157,7 +157,7 @@ def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Ten
     engine, stretch = tiny_engine(method, learning_rate=0.01)
     train(engine, stretch[:1])
     second = stretch[1]
-    engine.model.begin_task(engine.task_context(second, 0))
+    engine.begin(second)
     results = steps(engine, second, 0, 3)
     assert all(bool(result.finite) for result in results)
     named = {key for key, _, _ in method.weighted(3)} | {"loss", "gradient_norm"}
@@ -169,17 +169,16 @@ def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Ten
     assert digest(again.state()) == digest(engine.state())
     for one in (engine, again):
         steps(one, second, 3, second.steps)
-        one.model.end_task(one.task_context(second, second.steps))
-        one.model.begin_task(one.task_context(stretch[2], 0))
+        one.end(second)
+        one.begin(stretch[2])
         steps(one, stretch[2], 0, 2)
     assert digest(again.state()) == digest(engine.state())
 
 
-def steps(engine: Engine, phase: Phase, start: int, stop: int) -> list[StepResult]:
+def steps(engine: Engine, phase: Episode, start: int, stop: int) -> list[StepResult]:
     results = []
     for step in range(start, stop):
         results.append(engine.step(phase, step))
-        engine.model.after_step(engine.task_context(phase, step + 1))
     return results
 
 
@@ -188,13 +187,13 @@ def test_h_starts_as_a_copy_of_g_and_not_before_the_second_task() -> None:
     fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
     train(engine, stretch[:1])
     assert same(engine.networks.heads["h"].state_dict(), fresh), "h rests in the first task"
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     assert same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
     engine.step(stretch[1], 0)
     assert not same(engine.networks.heads["h"].state_dict(), engine.networks.heads["g"].state_dict())
     learned = copy.deepcopy(engine.networks.heads["h"].state_dict())
-    engine.model.end_task(engine.task_context(stretch[1], stretch[1].steps))
-    engine.model.begin_task(engine.task_context(stretch[2], 0))
+    engine.end(stretch[1])
+    engine.begin(stretch[2])
     assert same(engine.networks.heads["h"].state_dict(), learned), "from then on it is carried on"
 
 
@@ -202,7 +201,7 @@ def test_h_may_start_fresh() -> None:
     engine, stretch = tiny_engine(composed("osiris-d", second_space="fresh"))
     fresh = copy.deepcopy(engine.networks.heads["h"].state_dict())
     train(engine, stretch[:1])
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     assert same(engine.networks.heads["h"].state_dict(), fresh)
 
 
@@ -211,9 +210,9 @@ def test_the_checkpoint_is_the_model_at_the_end_of_the_previous_task() -> None:
     for phase in stretch:
         before = engine.networks.past["encoder"].get_submodule("network")
         frozen = {key: value.clone() for key, value in before.state_dict().items()}
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         steps(engine, phase, 0, phase.steps)
         assert same(before.state_dict(), frozen), "it does not move during a task"
-        engine.model.end_task(engine.task_context(phase, phase.steps))
+        engine.end(phase)
         for name, live in (("encoder", engine.networks.encoder), ("g", engine.networks.heads["g"])):
             assert same(engine.networks.past[name].get_submodule("network").state_dict(), live.state_dict())

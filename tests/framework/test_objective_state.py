@@ -1,5 +1,6 @@
 """What objectives and online methods carry from step to step: stored targets, averages, queues, prototypes."""
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -8,8 +9,9 @@ import torch
 
 import naive
 from osiris.framework.objectives.base import enqueue
-from osiris.training.checkpoint import digest
-from osiris.training.loop import Training
+from osiris.framework.terms import TaskContext
+from osiris.runs.state import digest
+from osiris.training.run import Training
 from tiny import OBJECTIVES, composed, situation, tiny_engine, train
 
 
@@ -35,7 +37,7 @@ def test_a_visit_renews_what_is_stored_with_an_image(method: str, field: str) ->
     stored = engine.memory.get_buffer(f"field_{field}")
     assert (stored.norm(dim=1) > 0).all() == (method == "cla-r"), "minred has no feature before the first visit"
     before = stored.clone()
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     engine.memory.plan = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue]
     engine.step(stretch[1], 0)
     assert int((stored != before).any(1).sum()) == 6, "the images of Y"
@@ -59,46 +61,68 @@ def test_moving_averages_follow(method: str) -> None:
     on. cla-b: tau = 0.999 from the first step on."""
     engine, stretch = tiny_engine(composed(method, "byol" if method == "ft" else None), epochs=1)
     owner = engine.networks.objective if method == "ft" else engine.model.terms["past"]
-    average = owner.get_submodule("average_encoder.network").get_parameter("conv1.weight")
-    live = engine.networks.encoder.get_parameter("conv1.weight")
-    assert torch.equal(average, live) and not average.requires_grad
-    wanted = live.detach().clone()
+    live = [*engine.networks.encoder.parameters(), *engine.networks.heads["g"].parameters()]
+    parts = [owner.get_submodule(f"average_{name}.network") for name in ("encoder", "head")]
+    averages = [parameter for part in parts for parameter in part.parameters()]
+    assert len(averages) == len(live) and not any(average.requires_grad for average in averages)
+    assert all(torch.equal(*pair) for pair in zip(averages, live))
+    wanted = [parameter.detach().clone() for parameter in live]
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(phase.steps):
             engine.step(phase, step)
-            engine.model.after_step(engine.task_context(phase, step + 1))
             cosine = 1 - 0.01 * (1 + math.cos(math.pi * step / phase.steps)) / 2
             tau = cosine if method == "ft" else 0.999
-            wanted = tau * wanted + (1 - tau) * live.detach()
-            torch.testing.assert_close(average, wanted)
-        engine.model.end_task(engine.task_context(phase, phase.steps))
+            wanted = [tau * before + (1 - tau) * now.detach() for before, now in zip(wanted, live)]
+            torch.testing.assert_close(averages, wanted, rtol=1e-5, atol=1e-7)
+        engine.end(phase)
+    assert not torch.equal(averages[-1], live[-1]), "g moves"
 
 
-def test_queues_take_the_newest_keys_in_global_order_and_wrap_around() -> None:
+def test_queues_take_the_newest_keys_in_global_order_and_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """mocov2+: written after the step, carried over to the next task. swav: emptied in every task."""
     engine, stretch = tiny_engine(composed("ft", "mocov2+(queue_size=11)"), epochs=1)
     objective = engine.networks.objective
     queue, expected = objective.get_buffer("queue"), objective.get_buffer("queue").clone()
     torch.testing.assert_close(queue.norm(dim=-1), torch.ones(2, 11))
-    written = 0
+    after_step, waiting, written = objective.after_step, list[torch.Tensor](), 0
+
+    def watched(context: TaskContext) -> None:
+        assert torch.equal(queue, expected), "the loss sees the queue of the step before"
+        waiting[:] = objective.waiting
+        after_step(context)
+
+    monkeypatch.setattr(objective, "after_step", watched)
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(phase.steps):
             engine.step(phase, step)
-            assert torch.equal(queue, expected), "the loss sees the queue of the step before"
-            (keys,) = objective.waiting
+            (keys,) = waiting
             for row in range(keys.shape[1]):
                 expected[:, (written + row) % 11] = keys[:, row]
             written += keys.shape[1]
-            engine.model.after_step(engine.task_context(phase, step + 1))
             assert torch.equal(queue, expected)
     engine, stretch = tiny_engine(composed("ft", "swav(clusters=7,queue_size=30)"), epochs=1)
     train(engine, stretch[:1])
     queue = engine.networks.objective.get_buffer("queue")
     assert (queue.norm(dim=-1) > 0).sum() == 2 * 20, "20 images, zeros until filled"
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     assert queue.abs().sum() == 0
+
+
+@pytest.mark.parametrize("batches", [(2, 1, 4), (3, 17), (11, 5, 6)])
+def test_a_queue_holds_the_newest_rows_whatever_the_size_of_a_batch(batches: tuple[int, ...]) -> None:
+    """Oldest first, from its position on: as if rows came one by one."""
+    queue, position = torch.zeros(2, 5, 1), torch.tensor(0)
+    expected, number = [0] * 5, 0
+    for count in batches:
+        rows = torch.arange(number + 1, number + count + 1)
+        enqueue(queue, position, torch.stack([rows, -rows])[:, :, None].float())
+        number += count
+        for row in rows.tolist():
+            expected = [*expected[1:], row]
+        found = queue[:, :, 0].roll(-int(position), 1)
+        assert found[0].tolist() == expected and torch.equal(found[0], -found[1])
 
 
 def test_a_bad_step_leaves_the_queue() -> None:
@@ -112,13 +136,30 @@ def test_a_bad_step_leaves_the_queue() -> None:
 def test_prototypes_rest_in_the_first_epochs_of_each_task() -> None:
     engine, stretch = tiny_engine(composed("ft", "swav(clusters=7,frozen_epochs=1)"), epochs=2)
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(phase.steps):
             before = engine.networks.objective.rows().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             engine.step(phase, step)
             after = engine.networks.objective.rows()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             assert torch.equal(before, after) == (step < phase.steps_per_epoch)
-            engine.model.after_step(engine.task_context(phase, step + 1))
+
+
+def test_the_epoch_of_swav_is_part_of_the_state() -> None:
+    """In the middle of a task: with another epoch the prototypes would rest again, and the queue would not join."""
+    method = composed("ft", "swav(clusters=7,frozen_epochs=1,queue_size=4,queue_epoch=1)")
+    engine, (phase, *_) = tiny_engine(method, epochs=2)
+    engine.begin(phase)
+    for step in range(phase.steps_per_epoch):
+        engine.step(phase, step)
+    resumed, _ = tiny_engine(method, epochs=2)
+    resumed.restore(copy.deepcopy(engine.state()))
+    states = []
+    for one in (engine, resumed):
+        before = one.networks.objective.rows().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        one.step(phase, phase.steps_per_epoch)
+        states.append(digest(one.networks.state_dict()))
+        assert not torch.equal(before, one.networks.objective.rows())  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    assert states[0] == states[1]
 
 
 def test_cassle_of_swav_keeps_the_prototypes_of_the_task_before() -> None:
@@ -141,9 +182,8 @@ def test_the_predictor_of_simsiam_has_a_constant_learning_rate(optimiser: str) -
 def test_the_moving_average_follows_the_expert_of_pocon() -> None:
     engine, stretch = tiny_engine(composed("pocon(interval=100)", "byol(rate=0)"), epochs=1)
     train(engine, stretch[:1])
-    engine.model.begin_task(engine.task_context(stretch[1], 0))
+    engine.begin(stretch[1])
     engine.step(stretch[1], 0)
-    engine.model.after_step(engine.task_context(stretch[1], 1))
     expert = engine.model.terms["current"].get_submodule("expert").get_parameter("conv1.weight")
     average = engine.networks.objective.get_submodule("average_encoder.network").get_parameter("conv1.weight")
     assert torch.equal(average, expert) and not torch.equal(
@@ -161,7 +201,23 @@ def test_the_spread_shows_a_collapse() -> None:
     assert float(case.networks.objective.spread) == pytest.approx(0, abs=1e-6)
 
 
-def test_a_collapse_is_named_once_in_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("method", ["er", "osiris-r", "er+", "pnr"])
+def test_the_spread_is_that_of_x_in_the_space_of_g(method: str) -> None:
+    case = situation(method)
+    z = case.represent()("X")
+    case.values()
+    deviations = []
+    for view in z:
+        for column in view.T:
+            mean = sum(column) / len(column)
+            deviations.append((sum((value - mean) ** 2 for value in column) / len(column)) ** 0.5)
+    spread = naive.mean(deviations) * z.shape[2] ** 0.5
+    assert case.networks.objective.spread is not None
+    torch.testing.assert_close(case.networks.objective.spread, spread)
+
+
+@pytest.mark.parametrize("preset", ["fast", "smoke"])
+def test_a_collapse_is_named_once_in_a_task(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     spreads = [0.5, 0.001, 0.001, None]
     run = SimpleNamespace(
         meter=SimpleNamespace(read=lambda phase, step: {"spread": spreads.pop(0)}, bad_steps=0),
@@ -169,8 +225,9 @@ def test_a_collapse_is_named_once_in_a_task(capsys: pytest.CaptureFixture[str]) 
         directory=SimpleNamespace(owner=True),
         engine=SimpleNamespace(optimiser=SimpleNamespace(param_groups=[{"lr": 1}]), memory=SimpleNamespace(filled=0)),
         collapsed_in=None,
+        config=SimpleNamespace(preset=preset),
         _emit=lambda record: None,
     )
     for said in (False, True, False, False):
-        Training._log(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
-        assert ("have collapsed" in capsys.readouterr().err) == said
+        Training._log_steps(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
+        assert ("have collapsed" in capsys.readouterr().err) == (said and preset != "smoke")

@@ -126,10 +126,35 @@ def test_online_methods_equal_the_naive_computation(objective: str, method: str)
     assert_like_naive(case, parts)
 
 
+@pytest.mark.parametrize("objective", ["ntxent", "barlow"])
+def test_the_average_of_cla_e_sees_the_memory_alone(objective: str) -> None:
+    """BatchNorm in f~ and in g~ (barlow) has the statistics of Y, although f and g see X and Y together."""
+    case = situation(composed("cla-e", objective), norm="bn")
+
+    def parts(model: naive.Model) -> Parts:
+        reference = naive_objectives.Reference(model, objective, ("X", "Y"))
+        return {"current": (1, reference.loss("X", "Y")), "past": (1, reference.align("Y", None))}
+
+    assert_like_naive(case, parts)
+
+
 @pytest.mark.parametrize("objective", ["barlow", "byol"])
 def test_with_a_batch_norm_encoder(objective: str) -> None:
     """One pass for each view, X and Y together, also through the moving average."""
     compare(situation(composed("er", objective), norm="bn"), "er", objective)
+
+
+@pytest.mark.parametrize("options", ["", "tau=0.3"])
+def test_the_temperature_of_a_past_term_in_the_space_of_g_is_that_of_the_objective(options: str) -> None:
+    """mocov2+ has one of its own, 0.2; that of the run is 0.1. An option of the term comes first."""
+    case = situation(composed("ft", "mocov2+(queue_size=5)", past=f"predict({options})+distil:g"))
+    z, term = case.represent(), case.model.terms["past_predict"]
+    predicted, target = z("X", ("g", term.get_submodule("predictor"))), z("X", "past.g", "past")
+    terms = case.values()[1]
+    torch.testing.assert_close(terms["past.predict"], naive.distil(predicted, target, 0.3 if options else 0.2))
+    now, past = z("X"), z("X", "g", "past")
+    both = (naive.distil(now, past, 0.2) + naive.distil(past, now, 0.2)) / 2
+    torch.testing.assert_close(terms["past.distil"], both)
 
 
 def compare(case: Situation, method: str, objective: str) -> None:
@@ -174,6 +199,9 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
         ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),
         ("ft", "mocov2+", {"past": "pseudo-distil"}, "needs the queue of pseudo-contrast"),
+        ("pnr(tau=0.3)", "mocov2+", {}, "changes nothing with the objective mocov2+"),
+        ("pnr(repulsion=0.3)", "ntxent", {}, "changes nothing with the objective ntxent"),
+        ("cromo(tau=0.5)", "ntxent", {}, "one temperature for all its losses; use --tau"),
         ("er+", "dcl(weighted=true)", {}, "negatives has a loss of its own"),
         ("pnr", "dcl(weighted=true)", {}, "pseudo-contrast has a loss of its own"),
         ("cromo", "vicreg", {}, "cromo has no form for the objective vicreg"),
@@ -182,8 +210,8 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("minred", "ntxent", {"memory_policy": "fifo"}, "belongs to the memory minred"),
         ("ft", "ntxent", {"cross": "cross-mix:h"}, "acts in the space of g"),
         ("ft", "ntxent", {"memory_policy": "fifo"}, "no term uses it"),
-        ("ft", "mocov2+(queue_size=0)", {}, "at least 1 place"),
-        ("ft", "swav(clusters=1)", {}, "clusters must be 2 or more"),
+        ("ft", "mocov2+(queue_size=0)", {}, r"queue_size=0\): Expected `int` >= 1"),
+        ("ft", "swav(clusters=1)", {}, r"clusters=1\): Expected `int` >= 2"),
     ],
 )
 def test_compositions_without_a_meaning_are_refused(method: str, objective: str, options: dict, message: str) -> None:

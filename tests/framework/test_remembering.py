@@ -1,4 +1,4 @@
-"""What ewc, der and pocon carry from step to step and from task to task."""
+"""What ewc, der, cla-r, cromo and pocon carry from step to step and from task to task."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from torch.nn.functional import normalize
 
 import naive
 from osiris.errors import UserError
-from osiris.framework.terms import Elastic, Expert, Snapshot
+from osiris.framework.terms import Elastic, Expert, Snapshot, TaskContext
 from osiris.framework.terms.elastic import normaliser
 from osiris.randomness import generator
 from osiris.training.engine import Engine
-from osiris.training.schedule import Phase, batch_indices
+from osiris.training.schedule import Episode, batch_positions
 from tiny import composed, tiny_benchmark, tiny_engine, train
 
 
@@ -27,9 +27,9 @@ def fisher(engine: Engine) -> list[Tensor]:
     return [elastic_of(engine).get_buffer(f"fisher_{index}") for index in range(count)]
 
 
-def views_of(engine: Engine, indices: Tensor, purpose: str, task: int, step: int) -> Tensor:
-    images = engine.benchmark.train.images.take(indices)
-    key = generator(engine.config.seed, purpose, task, step)
+def views_of(engine: Engine, phase: Episode, indices: Tensor, purpose: str, step: int) -> Tensor:
+    images = phase.take(indices)
+    key = generator(engine.config.seed, purpose, phase.task, step)
     return engine.two_views(images, key, slice(0, len(indices)), len(indices))
 
 
@@ -37,13 +37,13 @@ def views_of(engine: Engine, indices: Tensor, purpose: str, task: int, step: int
 def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
     """One pass in full batches with its own random stream, normalised to unit trace; nothing else moves."""
     engine, (phase, *_) = tiny_engine("ewc", norm=norm)
-    engine.model.begin_task(engine.task_context(phase, 0))
+    engine.begin(phase)
     for step in range(phase.steps):
         engine.step(phase, step)
     state = {name: value.clone() for name, value in engine.networks.state_dict().items()}
     expected, batches = naive_fisher(engine, phase)
     engine.networks.load_state_dict(state)  # the naive pass moved the running statistics
-    engine.model.end_task(engine.task_context(phase, phase.steps))
+    engine.end(phase)
     assert batches == 2, "20 images in batches of 8: two full ones"
     for ours, theirs in zip(fisher(engine), expected):
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-8)
@@ -53,11 +53,11 @@ def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
     assert all(parameter.grad is None for parameter in engine.networks.parameters())
 
 
-def naive_fisher(engine: Engine, phase: Phase) -> tuple[list[Tensor], int]:
+def naive_fisher(engine: Engine, phase: Episode) -> tuple[list[Tensor], int]:
     parameters, squares, batches = list(engine.networks.encoder.parameters()), [], 0
-    for step in range(len(phase.indices) // phase.batch_size):
-        indices = batch_indices(phase, engine.config.seed, step, "fisher.order")[: phase.batch_size]
-        views = views_of(engine, indices, "fisher.augment", phase.task, step)
+    for step in range(phase.count // phase.batch_size):
+        indices = batch_positions(phase, engine.config.seed, step, "fisher.order")[: phase.batch_size]
+        views = views_of(engine, phase, indices, "fisher.augment", step)
         g = engine.networks.heads["g"]
         z = [[naive.unit(g(row)) for row in engine.networks.encoder(views[view])] for view in range(2)]
         gradients = torch.autograd.grad(naive.contrast(z), parameters)
@@ -92,12 +92,12 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     engine, stretch = tiny_engine("ewc", learning_rate=0.03)
     largest = 2 * 1.9 / (0.03 * 2 * 100)
     elastic_of(engine).get_buffer("fisher_0")[0, 0, 0, 0] = largest * excess
-    engine.model.begin_task(engine.task_context(stretch[0], 0))  # the first task is ft: nothing to refuse
+    engine.begin(stretch[0])  # the first task is ft: nothing to refuse
     if not refused:
-        engine.model.begin_task(engine.task_context(stretch[1], 0))
+        engine.begin(stretch[1])
         return
     with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
-        engine.model.begin_task(engine.task_context(stretch[1], 0))
+        engine.begin(stretch[1])
 
 
 def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
@@ -111,16 +111,19 @@ def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
     assert worst < 1, f"the penalty stays small: {worst}"
 
 
-def test_der_stores_the_embedding_of_the_step_in_which_an_image_entered() -> None:
-    engine, stretch = tiny_engine("der")
+@pytest.mark.parametrize(("method", "field"), [("der", "embedding"), ("cla-r", "target")])
+def test_the_embedding_of_the_step_in_which_an_image_entered_is_stored(method: str, field: str) -> None:
+    """der: normalised, of view 1. cla-r: the mean over the views, raw (alpha = 1: visits do not renew it)."""
+    engine, stretch = tiny_engine("der" if method == "der" else composed("cla-r(alpha=1)"))
     reference: dict[int, Tensor] = {}
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(phase.steps):
-            indices = batch_indices(phase, engine.config.seed, step)
-            views = views_of(engine, indices, "augment.x", phase.task, step)
+            indices = batch_positions(phase, engine.config.seed, step)
+            views = views_of(engine, phase, indices, "augment.x", step)
             with torch.no_grad():
-                z = normalize(engine.networks.heads["g"](engine.networks.encoder(views[0])), dim=1)
+                first, second = (engine.networks.heads["g"](engine.networks.encoder(view)) for view in views)
+            z = normalize(first, dim=1) if method == "der" else (first + second) / 2
             engine.step(phase, step)
             memory = engine.memory
             for slot in range(memory.filled):
@@ -128,9 +131,25 @@ def test_der_stores_the_embedding_of_the_step_in_which_an_image_entered() -> Non
                     row = indices.tolist().index(int(memory.source[slot]))
                     reference[slot] = z[row]
             for slot, wanted in reference.items():
-                torch.testing.assert_close(memory.field("embedding", torch.tensor([slot]))[0], wanted)
-        engine.model.end_task(engine.task_context(phase, phase.steps))
+                torch.testing.assert_close(memory.field(field, torch.tensor([slot]))[0], wanted)
+        engine.end(phase)
     assert len(reference) == engine.memory.size
+
+
+def test_the_memory_of_cromo_is_filled_at_the_end_of_a_task() -> None:
+    """So that f* knows its images, and Y holds old tasks only."""
+    engine, stretch = tiny_engine("cromo")
+    quota = engine.memory.size // len(stretch)
+    for task, phase in enumerate(stretch):
+        engine.begin(phase)
+        for step in range(phase.steps):
+            assert engine.memory.filled == quota * task
+            engine.step(phase, step)
+        engine.end(phase)
+        new = slice(quota * task, quota * (task + 1))
+        assert (engine.memory.task[new] == task).all() and (engine.memory.step[new] == phase.steps - 1).all()
+        for source, image in zip(engine.memory.source[new].tolist(), engine.memory.images[new]):
+            assert torch.equal(image, phase.take(torch.tensor([source]))[0])
 
 
 def pocon_of(engine: Engine) -> tuple[Expert, Snapshot]:
@@ -159,14 +178,20 @@ def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
     expert, past = pocon_of(engine)
     phase = stretch[1]
     assert phase.steps == 6
-    engine.model.begin_task(engine.task_context(phase, 0))
-    taken = []
+    engine.begin(phase)
+    taken, learned, after_step = [], torch.empty(0), engine.model.after_step
+
+    def observed(context: TaskContext) -> None:
+        nonlocal learned
+        learned = expert.expert.get_parameter("conv1.weight").clone()
+        assert not parameters_equal(expert.expert, engine.networks.encoder)
+        after_step(context)
+
+    engine.model.after_step = observed
     for step in range(phase.steps):
         frozen = expert.expert_past.network.get_parameter("conv1.weight").clone()
         engine.step(phase, step)
-        learned = expert.expert.get_parameter("conv1.weight").clone()
-        assert not torch.equal(learned, frozen) and not parameters_equal(expert.expert, engine.networks.encoder)
-        engine.model.after_step(engine.task_context(phase, step + 1))
+        assert not torch.equal(learned, frozen)
         now = expert.expert_past.network.get_parameter("conv1.weight")
         if step + 1 == 4:
             assert torch.equal(now, learned) and snapshot_was_taken(engine)
@@ -174,7 +199,7 @@ def test_pocon_takes_snapshots_at_the_interval_and_once_at_the_end() -> None:
         else:
             assert torch.equal(now, frozen)
     learned = expert.expert.get_parameter("conv1.weight").clone()
-    engine.model.end_task(engine.task_context(phase, phase.steps))
+    engine.end(phase)
     assert torch.equal(expert.expert_past.network.get_parameter("conv1.weight"), learned)
     assert snapshot_was_taken(engine)
     assert taken == [4] and parameters_equal(past.encoder_past.network, engine.networks.encoder)

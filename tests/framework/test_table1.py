@@ -207,6 +207,6 @@ def test_the_list_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "methods", "--memory-size", "0"]) == 2
     assert "--memory-size" in capsys.readouterr().err
     assert main(["list", "presets", "--benchmark", "tinyworld", "--format", "markdown"]) == 0
-    assert "| setting | paper | paper-released | fast | fast-long | smoke |" in capsys.readouterr().out
+    assert "| setting | paper | paper-released | gpu | fast | fast-long | smoke |" in capsys.readouterr().out
     assert main(["list", "benchmarks"]) == 0
     assert "structured-tiny-imagenet" in capsys.readouterr().out

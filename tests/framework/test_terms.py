@@ -9,7 +9,7 @@ import pytest
 import naive
 from osiris.framework.methods import ZOO
 from osiris.framework.representations import Frozen
-from osiris.training.checkpoint import digest
+from osiris.runs.state import digest
 from tiny import PAPER, assert_like_naive, composed, situation
 
 PAST = {"osiris-r": ("replay",), "osiris-d": ("distil",)}

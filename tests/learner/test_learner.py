@@ -1,6 +1,7 @@
 """Unlabelled images keep arriving: the same bits as one run over all of them, whatever happens in between."""
 
 import gc
+import json
 import os
 import random
 import shutil
@@ -18,20 +19,24 @@ from PIL import Image
 
 import fork_server
 from osiris import cli
+from osiris.config import with_options
 from osiris.errors import Stopped, UserError
-from osiris.evaluation.runs import load_runs
+from osiris.evaluation.scores import Comparison
 from osiris.files import load_tensors
 from osiris.learner import Learner
+from osiris.learner import learner as learner_module
+from osiris.learner import observations as observations_module
+from osiris.presets import configure
 from osiris.report import page
 from osiris.report.benchmark_images import find_images
 from osiris.report.figures import unlabelled as state_figures
 from osiris.report.studies import studies
 from osiris.report.writer import ReportWriter
-from osiris.training import checkpoint, loop
-from osiris.training.config import with_options
-from osiris.training.presets import preset
+from osiris.runs.run import load_runs
+from osiris.runs.state import load_state, read_state
+from osiris.training.run import Opening, train
 from quick import quick
-from tiny_runs import asked_to_stop, last_state, pictures
+from tiny_runs import asked_to_stop, contents, last_state, pictures
 
 OPTIONS: dict[str, Any] = {"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8}
 WEEKS = ("week 1", "week 2", "week 3")
@@ -65,8 +70,8 @@ def observed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path, tmp_path: Path) -> None:
     for week in WEEKS:
         learner(tmp_path / "state", method).observe(photos / week)
-    config = with_options(preset("smoke", "folder:"), OPTIONS | {"benchmark": f"folder:{photos}", "method": method})
-    loop.train(config, tmp_path / "run", quiet=True)
+    config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{photos}", "method": method})
+    train(Opening(config, tmp_path / "run", quiet=True))
     assert last_state(tmp_path / "state") == last_state(tmp_path / "run")
     for task in range(3):
         name = f"checkpoints/task-{task + 1:02d}.safetensors"
@@ -79,16 +84,14 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     for week in WEEKS[:2]:
         (tmp_path / "first" / week).symlink_to(photos / week)
-    config = with_options(preset("smoke", "folder:"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
-    loop.train(config, tmp_path / "run", quiet=True)
+    config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
+    train(Opening(config, tmp_path / "run", quiet=True))
     assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
-    resumed = checkpoint.load_state(tmp_path / "run" / "checkpoints")
-    assert resumed is not None
-    checkpoint.save_state(tmp_path / "run" / "checkpoints", resumed | {"files": {}})  # as if killed before the metrics
+    (tmp_path / "run" / "metrics.json").unlink()  # as if killed before the metrics
     with pytest.raises(UserError, match="has more tasks since: week 3; continue with osiris observe"):
-        loop.train(config, tmp_path / "run", quiet=True)
+        train(Opening(config, tmp_path / "run", quiet=True))
     whole = with_options(config, {"benchmark": f"folder:{photos}"})
-    loop.train(whole, tmp_path / "whole", quiet=True)
+    train(Opening(whole, tmp_path / "whole", quiet=True))
     assert last_state(tmp_path / "run") == last_state(tmp_path / "whole")
 
 
@@ -102,7 +105,7 @@ def test_an_interrupted_episode_is_continued_by_the_same_call(
         learner(state).observe(photos / WEEKS[2])
     assert learner(state).status()["unfinished"] == WEEKS[2]
     with pytest.raises(UserError, match=r"task 3 \(week 3\) is not finished: give its images again"):
-        learner(state).observe(photos / WEEKS[0])
+        learner(state).observe(photos / WEEKS[0], name="other")
     assert cli.main(["train", "--resume", str(state)]) == 2
     assert f"osiris observe {state} FOLDER, where FOLDER holds the images of week 3" in capsys.readouterr().err
     learner(state).observe(photos / WEEKS[2])
@@ -137,6 +140,158 @@ def test_kills_lose_no_episode(moments: int, photos: Path, tmp_path: Path, monke
         assert learner(state).status()["observations"] == learner(tmp_path / "whole").status()["observations"]
 
 
+@pytest.mark.parametrize("moments", quick({"some"}, ["some", "all"]))
+def test_killed_where_a_file_moves(moments: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL before and after a file moves into its place; the same command again ends with the same files."""
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    first, whole, output, counted = (tmp_path / name for name in ("first", "whole", "output", "counted"))
+    learner(first).observe(photos / WEEKS[0])
+
+    def observe(state: Path, job: str, **arguments: Any) -> int | None:
+        return fork_server.run(job, output, arguments=["observe", str(state), str(photos / WEEKS[1])], **arguments)
+
+    shutil.copytree(first, whole)
+    shutil.copytree(tmp_path / "cache", tmp_path / "first cache")
+    assert observe(whole, "doomed", death=None, counted=str(counted), moves=True) == 0
+    last = int(counted.read_text())
+    sampled = {random.Random(1).randrange(1, last - 3), last - 3, last - 1}  # before metrics.json, observations.json
+    for death in range(1, last + 1) if moments == "all" else sorted(sampled):
+        state = tmp_path / f"killed-{death}"
+        shutil.copytree(first, state)
+        shutil.rmtree(tmp_path / "cache")
+        shutil.copytree(tmp_path / "first cache", tmp_path / "cache")
+        assert observe(state, "doomed", death=death, moves=True) == -signal.SIGKILL
+        for name in ("metrics.json", "observations.json") if death == last - 3 else ():
+            assert (state / name).read_bytes() == (first / name).read_bytes(), "killed before these are replaced"
+        assert observe(state, "command") == 0, output.read_text()
+        assert contents(state) == contents(whole), death
+        assert (state / "observations.json").read_bytes() == (whole / "observations.json").read_bytes(), death
+
+
+def test_forgotten_images_are_in_no_file_of_the_state(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where a damaged state and the rest of a killed save lie beside it. A slot becomes a copy of another."""
+    state, secret = tmp_path / "state", tmp_path / "secret.png"
+    for week in WEEKS[:2]:
+        learner(state, "der").observe(photos / week)
+    checkpoints = state / "checkpoints"
+    before = read_state(checkpoints / "latest.pt").engine["model"]
+    pixels = before["memory.images"][3].clone()
+    Image.fromarray(pixels.numpy().transpose(1, 2, 0)).save(secret)
+    for name in ("damaged.pt", ".latest.pt.abc.tmp"):
+        shutil.copy(checkpoints / "latest.pt", checkpoints / name)
+
+    def holding() -> set[str]:
+        files = [path for path in state.rglob("*") if path.is_file()]
+        return {path.name for path in files if pixels.numpy().tobytes() in path.read_bytes()}
+
+    assert {"latest.pt", "damaged.pt", ".latest.pt.abc.tmp"} <= holding()
+    assert cli.main(["observe", str(state), "--forget", str(secret)]) == 0
+    assert holding() == set()
+    assert f"may remain in the cache, {os.environ['OSIRIS_CACHE']}" in capsys.readouterr().err
+    for name in ("latest.pt", "previous.pt"):
+        after = read_state(checkpoints / name).engine["model"]
+        fields = [field for field in after if field.startswith("memory.") and after[field].ndim > 0]
+        assert {"memory.images", "memory.source", "memory.task"} < set(fields) and len(fields) > 4
+        found = {slot for slot in range(12) if torch.equal(before["memory.images"][slot], pixels)}
+        assert found
+        for slot in range(12):
+            same = [one for one in range(12) if all(torch.equal(after[key][slot], before[key][one]) for key in fields)]
+            assert same and not found.intersection(same) and (slot in found or slot in same)
+
+
+def test_a_folder_that_a_received_state_names_is_not_opened(
+    photos: Path, observed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, private, named = tmp_path / "state", tmp_path / "private", tmp_path / "named"
+    for folder in (private, named):
+        for label in ("a", "b"):
+            shutil.copytree(photos / WEEKS[1], folder / label)
+    opened = list[Path]()
+    read = observations_module.read_reference
+    monkeypatch.setattr(observations_module, "read_reference", lambda *given: opened.append(given[0]) or read(*given))
+    shutil.copytree(observed, state)
+
+    def name(folder: Path) -> None:
+        path = state / "observations.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"reference": str(folder)}))
+
+    name(private)
+    learner(state).measure()
+    learner(state).observe(photos / WEEKS[2])
+    assert opened == [] and "name them again with --reference" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--only-if-better needs labelled images"):
+        learner(state).observe(photos / WEEKS[1], name="again", only_if_better=True)
+    assert opened == [] and all(one.reference is None for one in learner(state).status()["observations"].episodes)
+    learner(state).measure(named)
+    learner(state).measure()
+    assert opened == [named, named], "what was named on this machine is measured again"
+    name(private)
+    learner(state).measure()
+    assert opened == [named, named], "but nothing else"
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "3", '{"episodes": 3}', '{"episodes": [{"task": "x"}]}', "cut"])
+def test_damaged_observations_are_started_again(
+    damage: str, photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(observed, state)
+    path = state / "observations.json"
+    path.write_text(path.read_text()[:50] if damage == "cut" else damage)
+    assert cli.main(["status", str(state)]) == 0
+    assert "observations.json" in (error := capsys.readouterr().err) and "It is started again" in error
+    assert cli.main(["observe", str(state), str(photos / WEEKS[2]), "--quiet"]) == 0
+    measured = learner(state).status()["observations"].episodes
+    assert [one.task for one in measured] == [0, 1, 2] and measured[2].drift is not None
+    assert measured[2] == learner(observed).status()["observations"].episodes[2], "the memory is the same"
+
+
+def test_damaged_metrics_of_a_state_come_back_with_the_last_episode(
+    photos: Path, observed: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(observed, state)
+    (state / "metrics.json").write_text("{")
+    with pytest.raises(UserError, match="Observe the images of the last episode again"):
+        learner(state).status()
+    learner(state).observe(photos / WEEKS[2])
+    assert contents(state) == contents(observed)
+
+
+def test_an_episode_begun_without_a_guard_is_finished_without_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, labelled = tmp_path / "state", tmp_path / "labelled"
+    for label in ("a", "b"):
+        shutil.copytree(photos / WEEKS[1], labelled / label)
+    learner(state).observe(photos / WEEKS[0])
+    with asked_to_stop(task=1, step=1), pytest.raises(Stopped):
+        learner(state).observe(photos / WEEKS[1])
+    monkeypatch.setenv("OSIRIS_CACHE", "/dev/null/nowhere")  # the reference is not remembered, and that is all
+    with pytest.raises(UserError, match="begun without --only-if-better"):
+        learner(state).observe(photos / WEEKS[1], reference=labelled, only_if_better=True)
+    learner(state).observe(photos / WEEKS[1], reference=labelled)
+    assert [one.kept for one in learner(state).status()["observations"].episodes] == [True, True]
+
+
+def test_a_refused_episode_is_known_after_a_kill(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the encoder was put back, before that was written to observations.json."""
+    state, labelled = tmp_path / "state", tmp_path / "labelled"
+    for label in ("a", "b"):
+        shutil.copytree(photos / WEEKS[1], labelled / label)
+    learner(state).observe(photos / WEEKS[0])
+    monkeypatch.setattr(observations_module, "against", lambda *_: Comparison(difference=-9.0, p=0.001, images=12))
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(learner_module, "measure", lambda *_: 1 / 0)
+        learner(state).observe(photos / WEEKS[1], reference=labelled, only_if_better=True)
+    learner(state).observe(photos / WEEKS[1], reference=labelled, only_if_better=True)
+    assert [one.kept for one in learner(state).status()["observations"].episodes] == [True, False]
+    weights = [load_tensors(state / "checkpoints" / f"task-0{task}.safetensors")[0] for task in (1, 2)]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0] if key.startswith("encoder."))
+
+
 def test_status_embed_and_forget_on_the_command_line(
     photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,12 +311,13 @@ def test_status_embed_and_forget_on_the_command_line(
     np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), features)
     np.testing.assert_allclose(learner(state).embed(photos / WEEKS[1] / "03.png")[0], features[3], rtol=1e-4, atol=1e-5)
 
-    memory = checkpoint.load_state(state / "checkpoints")["engine"]["model"]  # pyright: ignore
-    stored = memory["memory.images"][0].numpy().transpose(1, 2, 0)
+    held = load_state(state / "checkpoints")
+    assert held is not None
+    stored = held.memory.images[0].numpy().transpose(1, 2, 0)
     Image.fromarray(stored).save(tmp_path / "secret.png")
     assert cli.main(["observe", str(state), "--forget", str(tmp_path / "secret.png")]) == 0
     for name in ("latest.pt", "previous.pt"):
-        held = checkpoint.read_state(state / "checkpoints" / name)["engine"]["model"]["memory.images"]
+        held = read_state(state / "checkpoints" / name).memory.images
         assert not any(np.array_equal(image.numpy().transpose(1, 2, 0), stored) for image in held)
     assert cli.main(["observe", str(state)]) == 2
 
@@ -190,6 +346,13 @@ def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed:
         Learner(photos / "nothing").embed(photos / WEEKS[0])
 
 
+@pytest.mark.parametrize("options", [{}, {"objective": "barlow"}, {"method": "osiris-d"}], ids=str)
+def test_one_image_is_no_episode(options: dict[str, Any], photos: Path, tmp_path: Path) -> None:
+    state = Learner(**{"path": tmp_path, "method": "ft", "preset": "smoke", **OPTIONS, **options})
+    with pytest.raises(UserError, match=r"too few images \(1\)"):
+        state.observe([photos / WEEKS[0] / "00.png"])
+
+
 def test_search_finds_the_image_itself_first(
     photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +372,7 @@ def test_search_finds_the_image_itself_first(
     assert "broken.png was left out" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("signals_arrive")
 def test_labelled_images_and_movement_are_measured_after_every_episode(
     photos: Path, observed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,8 +385,8 @@ def test_labelled_images_and_movement_are_measured_after_every_episode(
     assert [one.task for one in before.episodes] == [0, 1, 2] and before.episodes[0].drift is None
     assert all((one.drift or 0) > 0 and 0 <= (one.same_neighbours or 0) <= 100 for one in before.episodes[1:])
     assert cli.main(["observe", str(state), "--reference", str(labelled)]) == 0
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # killed between training and measuring
-        patch.setattr(Learner, "measure", lambda *_: signal.raise_signal(signal.SIGINT))
+    with monkeypatch.context() as patch, pytest.raises(Stopped):  # between training and measuring
+        patch.setattr(learner_module, "measure", lambda *_: signal.raise_signal(signal.SIGTERM))
         learner(state).observe(photos / WEEKS[1], name="again")
     learner(state).observe(photos / WEEKS[1], name="again", keep_tasks=2)
     after = learner(state).status()["observations"].episodes

@@ -8,7 +8,7 @@ from torch import nn
 
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import CHANNEL_BLOCK, build_encoder
-from osiris.training.presets import PRESETS, preset
+from osiris.presets import PRESETS, configure
 
 SIZE, IMAGES = 32, 4
 
@@ -30,7 +30,7 @@ def layer_shapes() -> list[tuple[int, int, int, int, int]]:
         shape = (layer.in_channels, layer.out_channels, layer.kernel_size[0], layer.stride[0], inputs[0].shape[-1])
         shapes[shape] = None
 
-    configs = [preset(name, "tinyworld").encoder for name in PRESETS]
+    configs = [configure("tinyworld", name).encoder for name in PRESETS]
     for config in dict.fromkeys([*configs, EncoderConfig(width=4), EncoderConfig(width=16, stem="large")]):
         encoder = build_encoder(config).eval()
         for layer in encoder.modules():

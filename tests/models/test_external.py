@@ -11,8 +11,8 @@ from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import architecture_of, encoder_name, freeze_layers, register_encoder
 from osiris.models.normalisation import BatchNorm
+from osiris.presets import configure
 from osiris.sweep.grid import GridRun
-from osiris.training.presets import preset
 
 
 class Small(nn.Module):
@@ -94,11 +94,11 @@ def test_the_first_layers_and_what_precedes_them_are_frozen(part: float, trained
 
 def test_presets_suit_the_encoder() -> None:
     with pytest.raises(UserError, match="unknown encoder 'resnet19'"):
-        preset("fast", "tinyworld", "resnet19")
-    named = preset("fast", "tinyworld", "resnet34")
+        configure("tinyworld", "fast", "resnet19")
+    named = configure("tinyworld", "fast", "resnet34")
     assert GridRun("er", "tinyworld", 0, "fast", (("encoder", "resnet34"),)).config.encoder == named.encoder
     assert named.encoder == EncoderConfig(blocks=(3, 4, 6, 3)) and named.learning.view_size is None
-    own = preset("fast", "tinyworld", encoder_name(Small))
+    own = configure("tinyworld", "fast", encoder_name(Small))
     assert own.encoder.description == {"encoder": "own:Small"} and own.learning.optimiser == "adamw"
-    assert preset("paper", "tinyworld", encoder_name(Small)).learning.optimiser == "sgd"
-    assert "encoder" not in preset("fast", "tinyworld").encoder.description
+    assert configure("tinyworld", "paper", encoder_name(Small)).learning.optimiser == "sgd"
+    assert "encoder" not in configure("tinyworld", "fast").encoder.description

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from osiris.config import Config, LearningConfig
 from osiris.data.benchmark import Benchmark
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
@@ -11,7 +12,7 @@ from osiris.framework.methods import find_method
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.models.fast import FastEncoder, ScaledConv, patches, principal_components, whitening_filters
-from osiris.training.config import Config, LearningConfig
+from osiris.models.standalone import quarters
 from osiris.training.engine import Engine
 from tiny import HEADS, tiny_benchmark
 
@@ -31,6 +32,23 @@ def test_whitened_responses_are_uncorrelated_with_unit_variance(images: Tensor) 
     responses = patches(images, 5) @ filters[:8].flatten(1).T
     covariance = torch.cov(responses.T)
     torch.testing.assert_close(covariance, torch.eye(8), atol=0.02, rtol=0)
+
+
+def test_patches_against_a_naive_loop() -> None:
+    """Channels, rows, columns, as filters hold them; every second pixel along the shorter side of 23 x 31."""
+    images = torch.randn(2, 3, 23, 31, generator=torch.Generator().manual_seed(0))
+    expected = [
+        [
+            float(image[channel, top + row, left + column])
+            for channel in range(3)
+            for row in range(5)
+            for column in range(5)
+        ]
+        for image in images
+        for top in range(0, 23 - 5 + 1, 2)
+        for left in range(0, 31 - 5 + 1, 2)
+    ]
+    assert torch.equal(patches(images, 5), torch.tensor(expected))
 
 
 def test_principal_components_do_not_depend_on_the_sign_of_a_solver(images: Tensor) -> None:
@@ -111,3 +129,14 @@ def test_all_methods_start_from_the_fit_to_the_first_task() -> None:
         assert all(torch.equal(reference[key], value) for key, value in states(name, other).items()), name
     other.train.images.array[:, 0] = 255 - other.train.images.array[:, 0]
     assert not torch.equal(reference["conv1.weight"], states("ft", other)["conv1.weight"])
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
+def test_quarters_on_cuda_are_those_of_the_cpu(side: int) -> None:
+    """The slices that are used there, on a tensor that says so."""
+
+    class OnCuda(Tensor):
+        device = torch.device("cuda")  # pyright: ignore[reportAssignmentType]
+
+    images = torch.randn(2, 3, side, side + 1)
+    torch.testing.assert_close(Tensor(quarters(images.as_subclass(OnCuda))), quarters(images))

@@ -1,9 +1,12 @@
 """The encoder is the paper's ResNet-18, down to parameter names and initial values; projectors have their shapes."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from osiris.errors import UserError
 from osiris.models import activation
@@ -58,6 +61,29 @@ def test_parameter_names_are_those_of_timm(norm: str) -> None:
         for b in ("running_mean", "running_var", "num_batches_tracked")
     }
     assert buffers == (expected if norm == "bn" else set())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_reaches_through_the_whole_encoder(dtype: torch.dtype) -> None:
+    """Convolutions, norms (all arguments of one dtype, as the kernel on CUDA wants them), activations and residuals;
+    features and the gradients of parameters are float32."""
+    layers = {"convolution", "native_group_norm", "mish", "add"}
+    seen: dict[str, set[torch.dtype]] = {}
+
+    class Dtypes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__.removesuffix("_backward")
+            seen.setdefault(name, set()).update(value.dtype for value in args if isinstance(value, Tensor))
+            return func(*args, **(kwargs or {}))
+
+    encoder, images = build_encoder(EncoderConfig(width=8), zero_init_last=False), torch.randn(2, 3, 16, 16)
+    expected = encoder(images)
+    with Dtypes(), torch.autocast("cpu", dtype):
+        features = encoder(images)
+        features.sum().backward()
+    assert all(seen[name] == {dtype} for name in layers), seen
+    assert features.dtype == torch.float32 and functional.cosine_similarity(features, expected).min() > 0.999
+    assert {parameter.grad.dtype for parameter in encoder.parameters() if parameter.grad is not None} == {torch.float32}
 
 
 def test_the_large_stem_is_torchvisions() -> None:

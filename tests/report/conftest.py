@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
+from osiris.config import Config
 from osiris.framework.composition import method_to_dict
 from osiris.framework.methods import find_method
+from osiris.presets import configure
 from osiris.report.figure import Figure
 from osiris.report.page import make_report
 from osiris.report.writer import ReportWriter
-from osiris.training.config import Config
-from osiris.training.loop import train
-from osiris.training.presets import preset
+from osiris.training.run import Opening, train
 
 GAINS = {"ft": 0.0, "er": 2.0, "lump": 4.0, "cassle": 3.0, "osiris-r": 6.0, "osiris-d": 8.0, "offline": 9.0}
 """Points that a copy adds to every accuracy, so that its rank is known."""
 
 
 def tiny_config(method: str) -> Config:
-    base = preset("smoke", "tinyworld")
+    base = configure("tinyworld", "smoke")
     return replace(
         base,
         method=replace(base.method, method=method),
@@ -77,7 +77,7 @@ def real_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("real")
     runs = {method: root / f"{method}-0" for method in ("ft", "osiris-d")}
     for method, path in runs.items():
-        train(tiny_config(method), path, quiet=True)
+        train(Opening(tiny_config(method), path, quiet=True))
     return runs
 
 

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from osiris.commands.results import compare_command, paper_command
 from osiris.errors import UserError
 from osiris.evaluation.published import benchmarks, document, published, published_ablation
-from osiris.evaluation.runs import load_runs
 from osiris.report.comparison import comparison_table, published_table
 from osiris.report.tables import Column, Number, Table
+from osiris.runs.run import load_runs
 
 FINGERPRINT = {
     **{"benchmark": "split-cifar100-20", "train_images": 50000, "bank_images": 50000, "test_images": 200},
@@ -210,6 +210,10 @@ def test_markdown():
         "| er+ | **-0.4** ± 0.0 | - |",
         "| a\\|b_c | *0.0* | 2.0 |",
     ]
+    hostile = "<b>&\\|![x](y)\nz"
+    table = Table.of(hostile, [hostile], [(hostile,)], hostile).markdown().splitlines()
+    plain = r"&lt;b>&amp;\\\|![x]\(y) z"
+    assert table == [f"**{plain}**", "", f"| {plain} |", "| --- |", f"| {plain} |", "", f"- {plain}"]
 
 
 def test_latex():

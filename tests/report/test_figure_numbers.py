@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from osiris.evaluation.runs import load_runs
 from osiris.report.benchmark_images import find_images
 from osiris.report.figures import representation
 from osiris.report.figures.accuracy import class_forgetting, largest
@@ -15,6 +14,7 @@ from osiris.report.figures.images import most_forgotten, task_shares
 from osiris.report.figures.representation import kernel_density, scott_bandwidth, similarity_overlap
 from osiris.report.figures.unlabelled import feature_drift, same_looking
 from osiris.report.studies import studies
+from osiris.runs.run import load_runs
 
 CENTRES = np.linspace(-0.995, 0.995, 200)
 SIMILARITY = np.array([[0.9, 0.1, 0.2, 0.3], [0.1, 0.8, 0.4, 0.5], [0.2, 0.4, 0.7, 0.6], [0.3, 0.5, 0.6, 0.6]])

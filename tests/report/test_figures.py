@@ -10,13 +10,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 
-from osiris.evaluation.runs import load_runs
 from osiris.report import cost_tables, overfitting
 from osiris.report import figure as figures
 from osiris.report.benchmark_images import Source, find_images
 from osiris.report.figure import Figure
 from osiris.report.figures import accuracy, images, training
 from osiris.report.studies import Study, studies
+from osiris.runs.run import load_runs
 
 
 def only_study(paths: list[Path]) -> Study:

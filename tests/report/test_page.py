@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from osiris.cli import main
-from osiris.evaluation.runs import load_runs
 from osiris.report.benchmark_images import find_images
 from osiris.report.page import make_report
 from osiris.report.studies import studies
+from osiris.runs.run import load_runs
 from web_page import checked
 
 FIGURES = (

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from osiris.cli import main
 from osiris.errors import UserError
-from osiris.evaluation.runs import load_runs
-from osiris.evaluation.untrusted import LONGEST_NAME, harmless, safe_name
 from osiris.report.page import make_report
 from osiris.report.studies import studies
+from osiris.runs.run import load_runs
+from osiris.runs.untrusted import LONGEST_NAME, harmless, safe_name
 from web_page import checked
 
 EVIL = (
@@ -108,6 +108,7 @@ def test_a_hostile_string_in_any_place_is_harmless(
         if path.is_relative_to(out):
             assert re.fullmatch(r"[A-Za-z0-9.+-]+", path.name) or path == out
             assert path.suffix == ".png" or path.is_dir() or "\x1b" not in path.read_text(), path
+            assert path.suffix != ".md" or "<" not in path.read_text(), path
     captured = capsys.readouterr()
     assert "\x1b" not in captured.out + captured.err and "o[/b]x/report.html" in captured.out
     check_page(out / "report.html")
@@ -196,6 +197,38 @@ def test_damaged_runs_are_named_and_left_out(
     assert "1 seed" not in said and "ft" in page.read_text()
     with pytest.raises(UserError, match=r"can be read|damaged|readable"):
         make_report(broken, tmp_path / "none")
+
+
+COMPARED = {
+    "an evaluation nested too deep": written("metrics.json", b'{"a": ' * 100_000),
+    "config null": written("config.json", b'{"config": null}'),
+    "config nested too deep": written("config.json", b'{"config": ' * 100_000),
+    "baselines nested too deep": written("baselines.json", b'{"a": ' * 100_000),
+    "baselines a list": written("baselines.json", b"[]"),
+    "baselines of words": written("baselines.json", b'{"baselines": {"pixels": {"protocols": "high"}}}'),
+}
+
+
+@pytest.mark.parametrize("damage", [*COMPARED.values(), *DAMAGE.values()], ids=[*COMPARED, *DAMAGE])
+def test_a_damaged_run_is_compared_or_named_in_one_line(
+    damage: Callable[[Path], object], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    damage(run)
+    code = main(["compare", str(run), "--format", "csv"])
+    told = capsys.readouterr().err
+    assert code == 0 or (code == 2 and str(run) in told and len(told.strip().splitlines()) == 1)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])
+def test_a_comparison_shows_hostile_text_as_text(form: str, run: Path, capsys: pytest.CaptureFixture[str]):
+    places: set[Place] = {("method",), ("benchmark",), ("task_names", "*"), ("fingerprint", "benchmark"), ("preset",)}
+    rewrite(run, "metrics.json", lambda value: replaced(value, places))
+    measured = {"baselines": {EVIL: {"protocols": {"class-agnostic": [50.0] * 10}, "task_level": None}}}
+    (run / "baselines.json").write_text(json.dumps(measured))
+    assert main(["compare", str(run), "--format", form]) == 0
+    shown = capsys.readouterr()
+    assert "README" in shown.out and "\x1b" not in repr(shown.out).replace("\\x1b", "")
+    assert form != "markdown" or not re.search(r"<|\]\(|[^\\]\|[^ \n]", shown.out)
 
 
 def test_names_of_files_stay_inside_and_short():

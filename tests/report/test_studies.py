@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osiris.evaluation.runs import load_runs
 from osiris.report.curves import Course
 from osiris.report.studies import seeds_of, studies
 from osiris.report.writer import stretches
+from osiris.runs.run import load_runs
 
 
 def test_runs_of_both_norms_are_one_study(many_runs: list[Path]):

@@ -7,6 +7,7 @@ killed, stopped and waited for like any other.
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PATIENCE = 120
+PATIENCE = 240
 """Seconds until a silent pool counts as hanging."""
 
 
@@ -40,9 +41,16 @@ def run(job: str, output: Path, **arguments: Any) -> int | None:
     return wait(start(job, output, **arguments))
 
 
+def default_signals() -> None:
+    """As in a terminal: a process inherits that a signal is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def _child(job: str, output: Path, cache: str, arguments: dict[str, Any]) -> NoReturn:
     import jobs
 
+    default_signals()
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

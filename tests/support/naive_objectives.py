@@ -218,8 +218,8 @@ class Reference:
             z = self.model.raw(self.together, [self.g])["X"]
             keys = self.model.raw(self.together, [self.state["average_head"]], self.state["average_encoder"])["X"]
             queue = torch.cat([self.queue, self.model.term("current").queue], dim=1)
-            swapped = [target[1], target[0]]  # the distillation looks for the same view in the queue of the same view
-            return mocov2(z, keys, queue), mocov2(prediction, swapped, queue.flip(0))
+            swapped = [target[1], target[0]]  # the distillation looks for the same view in the queues of the other view
+            return mocov2(z, keys, queue), mocov2(prediction, swapped, queue)
         wrong = [target[1], target[0]]
         pairs = [(p, t) for view in range(2) for p, t in zip(prediction[view], wrong[view])]
         if self.kind.startswith("vicreg"):
@@ -245,7 +245,8 @@ class Reference:
                 values.append(-(goal * (scores / 0.1).log_softmax(0)).sum())
             return mean(values)
         if self.kind.startswith(("ntxent", "dcl", "mocov2")):
-            return naive.distil(units(prediction), units(target))
+            tau = 0.2 if self.kind.startswith("mocov2") else 0.1  # that of the objective
+            return naive.distil(units(prediction), units(target), tau)
         if self.kind == "barlow":
             return mean([barlow(p, t) for p, t in zip(prediction, target)])
         if self.kind.startswith("vicreg"):

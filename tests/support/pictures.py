@@ -1,5 +1,6 @@
-"""Small image files for the tests of own data."""
+"""Small image files for the tests of data."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -19,3 +20,19 @@ def write_pictures(folder: Path, count: int, seed: int, size: tuple[int, int] = 
     for number, path in enumerate(paths):
         picture(1000 * seed + number, size).save(path)
     return paths
+
+
+def png(seed: int, size: int = 32, mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    picture(seed, (size, size)).convert(mode).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def write_parquet(path: Path, images: list[bytes], labels: list[int], names: list[str]) -> None:
+    """With the columns of CIFAR-100."""
+    import datasets
+
+    features = datasets.Features({"img": datasets.Image(), "fine_label": datasets.ClassLabel(names=names)})
+    rows = {"img": [{"bytes": image, "path": None} for image in images], "fine_label": labels}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)

@@ -8,20 +8,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from osiris import processes
+from osiris.errors import Stopped
 from osiris.evaluation.features import embed_benchmark
-from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import READINGS, ZOO
+from osiris.learner import Learner
+from osiris.models.external import encoder_name
+from osiris.presets import configure
+from osiris.runs.records import RunMetrics
+from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
-from osiris.training.run_files import track_overfitting
-from osiris.training.schedule import Phase, phases
+from osiris.training.schedule import Episode, plan_episodes
+from osiris.training.tracking import track_overfitting
+from tiny_encoders import seeded
 from tiny_runs import asked_to_stop, benchmark, config, train, with_learning
 
 COMPOSED = {
@@ -55,11 +62,11 @@ def worker(rank: int, store: str, connection: Connection) -> NoReturn:
 
 def build(
     method: MethodConfig, norm: str = "gn", learning_rate: float = 0.05, **engine: Any
-) -> tuple[Engine, list[Phase]]:
+) -> tuple[Engine, list[Episode]]:
     settings = with_learning(config(norm=norm, **engine), batch_size=13, memory_size=16, learning_rate=learning_rate)
     data, chosen = benchmark(), resolve(method)
     built = Engine(settings, chosen, data, torch.device("cpu"))
-    return built, phases(data, chosen, settings.learning.epochs, settings.learning.batch_size)
+    return built, plan_episodes(data, chosen, settings.learning)
 
 
 def in_double(engine: Engine) -> Engine:
@@ -81,15 +88,14 @@ def gradients(method: MethodConfig, norm: str, **engine: Any) -> list[dict[str, 
     seen: list[dict[str, Tensor]] = []
     for phase in stretch:
         phase = replace(phase, steps=min(phase.steps, 2 if phase.task < 2 else 1))
-        built.model.begin_task(built.task_context(phase, 0))
+        built.begin(phase)
         for step in range(phase.steps):
             result = built.step(phase, step)
             values = {f"value.{name}": value for name, value in result.values.items()}
             seen.append(
                 values | {name: p.grad.clone() for name, p in built.model.named_parameters() if p.grad is not None}
             )
-            built.model.after_step(built.task_context(phase, step + 1))
-        built.model.end_task(built.task_context(phase, phase.steps))
+        built.end(phase)
     return [*seen, built.model.state_dict()]
 
 
@@ -168,3 +174,37 @@ def gathered_gradient() -> tuple[Tensor, Tensor]:
     (rows.softmax(0).square().sum() + (rows[0] * rows[4]).sum()).backward()
     assert own.grad is not None
     return rows.detach(), processes.gather(own.grad / processes.world_size(), 5)
+
+
+WEEKS = ("week 1", "week 2", "week 3")
+PRETRAINED: dict[str, Any] = {
+    **{"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2, "threads": 1},
+    **{"projector_hidden": 16, "projector_output": 8, "device": "cpu"},
+}
+
+
+def start_from(encoder: str) -> str | nn.Module:
+    return seeded() if encoder == "own" else encoder
+
+
+def observe_weeks(
+    photos: Path, out: Path, encoder: str, options: dict[str, Any], stop_in: tuple[int, int] | None = None
+) -> None:
+    """One call of a learner for each folder; `stop_in`: the task and step at which one call is asked to stop."""
+    for task, week in enumerate(WEEKS):
+
+        def observe(week: str = week) -> None:
+            learner = Learner(out, "osiris-d", "smoke", encoder=start_from(encoder), **PRETRAINED, **options)
+            learner.observe(photos / week)
+
+        if stop_in is not None and task == stop_in[0]:
+            with asked_to_stop(*stop_in), pytest.raises(Stopped):
+                observe()
+        observe()
+
+
+def train_weeks(photos: Path, out: Path, encoder: str, options: dict[str, Any]) -> None:
+    """One run over all folders."""
+    name = encoder_name(start_from(encoder))
+    settings = configure(f"folder:{photos}", "smoke", name, {"method": "osiris-d"} | PRETRAINED | options)
+    training_run.train(training_run.Opening(settings, out, quiet=True))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import naive
+from osiris.config import Config, EngineConfig, LearningConfig
 from osiris.data.benchmark import Benchmark, Split
 from osiris.data.images import ArrayImages
 from osiris.framework.composition import resolve
@@ -21,9 +22,9 @@ from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder
 from osiris.randomness import generator
-from osiris.training.config import Config, EngineConfig, LearningConfig
 from osiris.training.engine import Engine, StepResult
-from osiris.training.schedule import Phase, phases
+from osiris.training.episode import Stepped, learn
+from osiris.training.schedule import Episode, plan_episodes
 
 ENCODER = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
 PAPER = [
@@ -64,7 +65,7 @@ def tiny_benchmark(tasks: int = 3, per_task: int = 20, size: int = 8) -> Benchma
 
 def tiny_engine(
     method: str | Method, seed: int = 0, benchmark: Benchmark | None = None, norm: str = "gn", **learning: float
-) -> tuple[Engine, list[Phase]]:
+) -> tuple[Engine, list[Episode]]:
     method = find_method(method) if isinstance(method, str) else method
     benchmark = tiny_benchmark() if benchmark is None else benchmark
     values = {"epochs": 2, "batch_size": 8, "memory_size": 12, "learning_rate": 0.05, **learning}
@@ -76,18 +77,14 @@ def tiny_engine(
         engine=EngineConfig(device="cpu", threads=1),
     )
     engine = Engine(config, method, benchmark, torch.device("cpu"))
-    return engine, phases(benchmark, method, config.learning.epochs, config.learning.batch_size)
+    return engine, plan_episodes(benchmark, method, config.learning)
 
 
-def train(engine: Engine, stretch: list[Phase]) -> list[StepResult]:
+def train(engine: Engine, stretch: list[Episode]) -> list[StepResult]:
     """What the loop does, without evaluation and files."""
     results = []
     for phase in stretch:
-        engine.model.begin_task(engine.task_context(phase, 0))
-        for step in range(phase.steps):
-            results.append(engine.step(phase, step))
-            engine.model.after_step(engine.task_context(phase, step + 1))
-        engine.model.end_task(engine.task_context(phase, phase.steps))
+        results += [event.result for event in learn(engine, phase) if isinstance(event, Stepped)]
     return results
 
 

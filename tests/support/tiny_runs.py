@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from osiris.config import Config, EngineConfig, LearningConfig
 from osiris.data.benchmark import Benchmark, Split
 from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
-from osiris.evaluation.metrics_file import RunMetrics
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.training import checkpoint, loop
-from osiris.training.config import Config, EngineConfig, LearningConfig
+from osiris.runs.records import RunMetrics
+from osiris.runs.state import digest, read_state
+from osiris.training import run as training_run
 from osiris.training.engine import Engine, StepResult
-from osiris.training.schedule import Phase
+from osiris.training.run import Opening
+from osiris.training.schedule import Episode
 
 TASKS, CLASSES, PER_CLASS, SIZE = 3, 2, 14, 16
 BATCH = 12
@@ -65,9 +67,11 @@ def with_learning(base: Config, **changes: Any) -> Config:
     return replace(base, learning=replace(base.learning, **changes))
 
 
-def train(settings: Config, out: Path, **options: Any) -> RunMetrics | None:
-    """`loop.train` on the tiny benchmark."""
-    return loop.train(settings, out, quiet=True, **{"benchmark": benchmark(), **options})
+def train(
+    settings: Config, out: Path, data: Benchmark | None = None, stop_after: int | None = None, **opening: Any
+) -> RunMetrics | None:
+    """On the tiny benchmark."""
+    return training_run.train(Opening(settings, out, quiet=True, **opening), data or benchmark(), stop_after)
 
 
 @contextmanager
@@ -75,7 +79,7 @@ def asked_to_stop(task: int, step: int) -> Iterator[None]:
     """SIGTERM arrives at this step of a run inside."""
     do = Engine.step
 
-    def stopping(self: Engine, phase: Phase, number: int) -> StepResult:
+    def stopping(self: Engine, phase: Episode, number: int) -> StepResult:
         if (phase.task, number) == (task, step):
             signal.raise_signal(signal.SIGTERM)
         return do(self, phase, number)
@@ -115,9 +119,9 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def last_state(run: Path) -> tuple[str, dict[str, Any]]:
     """(checksum of networks, terms, memory and optimiser; position) of the newest checkpoint."""
-    state = checkpoint.read_state(run / "checkpoints" / "latest.pt")
-    position = {key: value for key, value in state["position"].items() if key != "seconds"}
-    return checkpoint.digest(state["engine"]), position
+    state = read_state(run / "checkpoints" / "latest.pt")
+    position = {key: value for key, value in vars(state.position).items() if key != "seconds"}
+    return digest(state.engine), position
 
 
 def log(run: Path, event: str = "step") -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ import torch
 from osiris.cli import main
 from osiris.commands import train as train_command
 from osiris.errors import UserError
+from osiris.framework.methods import READINGS, ZOO
 from osiris.sweep import plan
+from osiris.sweep.attempts import train_command as launch_command
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, parse_settings, read_grids
-from osiris.training.run_directory import settings as identity
 
 GRID = Grid(("ft", "osiris-d/no-past"), ("tinyworld", "split-cifar100-5"), (0, 1), "smoke", {"norm": ("gn", "bn")})
 
@@ -37,11 +38,34 @@ def test_every_combination_once_seed_after_seed():
         {"norm": "bn", "blocks": "1 1 1 1"},
         {"compile": "true"},
         {"init": "w.pt"},
+        {"objective": "swav(clusters=9)", "past": "replay+distil", "preset": "fast"},
+        {"encoder": "resnet34", "view_size": "24", "data_dir": "some where"},
+        {"protocols": "task-aware", "validation": "true", "class_order": "seed:3"},
     ],
 )
-def test_the_config_of_a_run_is_that_of_its_command(settings: dict[str, str]):
-    run = GridRun("osiris-d", "tinyworld", 3, "smoke", tuple(settings.items()))
-    assert identity(train_command.parse(run.arguments).config) == identity(run.config)
+@pytest.mark.parametrize("method", ["osiris-d", "osiris-d/no-past"])
+def test_the_config_of_a_run_is_that_of_its_command_and_of_its_file(
+    method: str, settings: dict[str, str], tmp_path: Path
+):
+    run = GridRun(method, "tinyworld", 3, settings.pop("preset", "smoke"), tuple(settings.items()))
+    assert train_command.parse(run.arguments).config == run.config
+    directory = GridDirectory(tmp_path / "a grid", [run])
+    for damaged in (None, "", '{"config": {}}', '{"config": 3}'):
+        if damaged is not None:
+            directory.config(run).write_text(damaged)
+        directory.write_configs([run])
+        typed = launch_command(directory, run)
+        assert typed[1:4] == ["-m", "osiris", "train"] and "--method" not in typed
+        args = train_command.parse(typed[4:])
+        assert args.config == run.config and args.out == directory.folder(run) and args.quiet
+
+
+def test_every_run_of_the_zoo_can_be_started_from_a_file(tmp_path: Path):
+    grid = Grid((*ZOO, *READINGS), preset="smoke", seeds=(5,))
+    directory = GridDirectory(tmp_path, grid.runs())
+    directory.write_configs(directory.runs)
+    for run in directory.runs:
+        assert train_command.parse(launch_command(directory, run)[4:]).config == run.config
 
 
 @pytest.mark.parametrize(
@@ -51,6 +75,7 @@ def test_the_config_of_a_run_is_that_of_its_command(settings: dict[str, str]):
         ({"memory_size": ("many",)}, "memory_size: Expected `int`"),
         ({"norm": ("in",)}, "norm: Invalid"),
         ({"epochs": ("0",)}, "epochs: Expected `int` >= 1"),
+        ({"epochs": ()}, "at least one value for epochs"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_runs(settings, message: str):
@@ -64,9 +89,22 @@ def test_settings_on_the_command_line():
         parse_settings(["memory_size"])
 
 
-def test_a_grid_file_names_its_methods_in_a_list(tmp_path: Path):
-    (tmp_path / "grid.toml").write_text('methods = "ft"\n')
-    with pytest.raises(UserError, match=r"Expected `array`, got `str` - at `\$.methods`"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('methods = "ft"', r"Expected `array`, got `str` - at `\$.methods`"),
+        ("set = 3", r"`set` is not a table; write, for example, set ="),
+        ('methods = ["ft"]\n[[grid]]\nset = [3]', "`set` is not a table"),
+        ("grid = 3", r"write each one below a line \[\[grid\]\]"),
+        ('grid = ["a"]', r"write each one below a line \[\[grid\]\]"),
+        ("grid = {methods = 3}", r"write each one below a line \[\[grid\]\]"),
+        ("\xff\x00", "cannot read the grid .*codec can't decode"),
+        ("set = " + "[" * 100_000, "cannot read the grid"),
+    ],
+)
+def test_a_grid_file_that_is_wrong_is_refused_in_one_line(text: str, message: str, tmp_path: Path):
+    (tmp_path / "grid.toml").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=message):
         read_grids(tmp_path / "grid.toml")
 
 
@@ -110,6 +148,15 @@ def test_a_plan_prints_commands_costs_and_nothing_else(own_cache, tmp_path: Path
     assert capsys.readouterr().out == first
 
 
+def test_seeds_cost_the_same_and_are_counted_once(own_cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A plan of 20,000 seeds takes a second."""
+    asked = list[GridRun]()
+    monkeypatch.setattr(plan.Costs, "of", lambda _, run: asked.append(run))
+    grid = Grid(("ft", "er"), seeds=tuple(range(20_000)), preset="smoke")
+    plan.print_plan(GridDirectory(tmp_path, grid.runs()), jobs=1)
+    assert [run.method for run in asked] == ["ft", "er"]
+
+
 def test_the_cost_of_the_papers_ft_by_hand(own_cache):
     """50,000 images, 200 epochs, two views, forward and backward: 60 million passes; and 5 evaluations of 60,000."""
     run = GridRun("ft", "split-cifar100-5", 0, "paper")
@@ -118,7 +165,6 @@ def test_the_cost_of_the_papers_ft_by_hand(own_cache):
     costs = plan.Costs()
     assert costs.training_passes(run.config, sizes) == 50_000 * 200 * 2 * 3
     assert plan.evaluation_passes(run.config, sizes, 5) == 5 * 60_000
-    assert costs.training_passes(run.config, sizes, first_task=False) == 40_000 * 200 * 2 * 3, "taken from another run"
     tiny = plan.sizes_of(GridRun("ft", "structured-tiny-imagenet", 0, "paper").config)
     assert tiny is not None and tiny.train_per_task == [10_000] * 10 and tiny.side == 64
     assert plan.sizes_of(GridRun("ft", "folder:photos", 0, "fast").config) is None
@@ -127,7 +173,7 @@ def test_the_cost_of_the_papers_ft_by_hand(own_cache):
 def test_speed_is_measured_in_processor_time(own_cache, monkeypatch: pytest.MonkeyPatch):
     """The clock on the wall would count the work of other programs."""
     monkeypatch.setattr(plan.time, "perf_counter", lambda: pytest.fail("wall time"))
-    monkeypatch.setattr("osiris.training.devices.choose_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("osiris.devices.choose_device", lambda name: torch.device("cpu"))
     assert plan.speed(GridRun("ft", "tinyworld", 0, "smoke").config, 16) > 0
 
 

@@ -15,8 +15,9 @@ import osiris
 from osiris.cli import main
 from osiris.errors import Stopped, UserError
 from osiris.sweep import local
-from osiris.sweep.attempts import in_progress, last_step, read_journal, status_of, write_results
+from osiris.sweep.attempts import status_of, write_results
 from osiris.sweep.grid import Grid, GridDirectory
+from osiris.sweep.journal import in_progress, last_step, read_journal
 from osiris.sweep.local import divide_cores
 from osiris.sweep.runner import make_launcher, run_grids
 from tiny_runs import write_arrays
@@ -58,9 +59,15 @@ def test_a_failing_run_does_not_stop_the_others_and_is_in_the_table(
         finished.write_bytes(damaged)
         assert main(["sweep", "status", str(tmp_path)]) == 0
         assert "1 failed, 1 waiting" in capsys.readouterr().out
+    (tmp_path / "grid.json").write_text("")
+    for journal in (tmp_path / "attempts").glob("*.jsonl"):
+        journal.write_bytes(journal.read_bytes()[:-9])
     with pytest.raises(UserError, match="1 failed"):
         osiris.sweep(["er", "ft"], [arrays], seeds=[0], preset="smoke", settings=settings, out=tmp_path, jobs=1)
     assert finished.read_bytes() == whole, "written again from the evaluations"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("grid.json", "configs", "runs", "attempts", "results.csv", "report")
+    }
 
 
 def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -82,12 +89,13 @@ def test_a_signal_at_the_moment_of_a_fork_is_not_lost(tmp_path: Path, monkeypatc
         run_grids(make_launcher(directory, jobs=1), [Grid(("ft",), seeds=(0,), preset="smoke")])
     assert not armed and time.monotonic() - started < 300
     start, end = read_journal(directory, directory.runs[0])
-    assert start["event"] == "start" and end["code"] == Stopped.exit_code and not end["error"]
+    assert start.event == "start" and end.code == Stopped.exit_code and not end.error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("methods", "seeds", "kills"), [(("ft", "osiris-d"), (0,), 1), (("ft", "er", "osiris-r", "osiris-d"), (0, 1, 2), 3)]
+    ("methods", "seeds", "kills"),
+    [(("ft", "er", "osiris-d"), (0,), 1), (("ft", "er", "osiris-r", "osiris-d"), (0, 1, 2), 3)],
 )
 def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
     methods: tuple[str, ...], seeds: tuple[int, ...], kills: int, tmp_path: Path
@@ -108,10 +116,10 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
     choose, deadline = random.Random(0), time.monotonic() + 3000
 
     def starts() -> int:
-        return sum(entry["event"] == "start" for run in killed.runs for entry in read_journal(killed, run))
+        return sum(entry.event == "start" for run in killed.runs for entry in read_journal(killed, run))
 
     def steps() -> int:
-        return sum(last_step(killed.folder(run) / "log.jsonl").get("total_step", 0) for run in killed.runs)
+        return sum(last_step(killed.folder(run) / "log.jsonl").total_step for run in killed.runs)
 
     for number, code in kills * ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, Stopped.exit_code)):
         process, before, wanted = subprocess.Popen(command), starts(), steps() + choose.randint(3, 25)

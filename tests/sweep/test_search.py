@@ -1,6 +1,5 @@
 """Hyper-parameter search: ranges, trials, halving, and that no test image is used."""
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -12,11 +11,12 @@ from osiris.cli import main
 from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
-from osiris.sweep.attempts import read_journal, status_of
+from osiris.evaluation.scores import Health, ProtocolScores, Scores, write_record
+from osiris.sweep.attempts import status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun
-from osiris.sweep.search import ladder, parse_range, search, spread_trials, studies_of
-from osiris.training import loop
-from tiny_runs import assert_same_run, benchmark, config, write_arrays
+from osiris.sweep.journal import read_journal
+from osiris.sweep.search import Study, ladder, parse_range, score, search, spread_trials, studies_of
+from tiny_runs import assert_same_run, config, train, write_arrays
 
 RATE = "learning_rate=0.01..0.3:log"
 
@@ -53,6 +53,12 @@ def test_half_the_trials_learn_twice_the_tasks(tasks: int, trials: int, rungs: l
     assert ladder(tasks, trials) == rungs
 
 
+def scores(accuracy: list[float | None]) -> Scores:
+    health = Health(dimension=8, feature_deviation=1, spread=1, effective_rank=8, uniformity=None, alignment=None)
+    knn = ProtocolScores(accuracy=accuracy, top5=accuracy, per_class=[], k_effective=[])
+    return Scores(labelled=True, bank_size=1, test_size=1, health=health, protocols={"class-agnostic": knn})
+
+
 def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     """A is the learning rate here, and trials above 0.15 fail."""
     directory, launched = GridDirectory(tmp_path), list[tuple[int | None, list[GridRun]]]()
@@ -66,13 +72,15 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
             path = directory.folder(run) / "evaluation" / f"task-{directory.stop_after:02d}.json"
             if rate[run] < 0.15:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({"protocols": {"class-agnostic": {"accuracy": [rate[run]] * 5 + [99] * 5}}}))
+                accuracy = [rate[run]] * (directory.stop_after or 0) + [99.0] * 5  # of tasks that come later
+                write_record(path, scores([None, *accuracy[1:]]))
 
     search(directory, [study], launch)
     good = sorted((trial for trial in study.trials if rate[trial] < 0.15), key=lambda trial: -rate[trial])
     assert len(good) < 8
     assert [(tasks, len(runs)) for tasks, runs in launched] == [(3, 8), (5, 4), (10, 2)]
     assert [set(runs) for _, runs in launched[1:]] == [set(good[:4]), set(good[:2])]
+    assert all(study.scores[trial][1] == pytest.approx(rate[trial]) for trial in good), "of the tasks so far"
     assert set(study.ranking()[:2]) == set(good[:2]) and study.ranking()[2:] == good[2:]
     states = Counter(status_of(directory, trial).state for trial in study.trials)
     assert states["dropped"] == len(good) - 2, "sweep status does not wait for them"
@@ -81,6 +89,27 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     rows = (tmp_path / "search.csv").read_text().splitlines()
     assert len(rows) == 9 and f"learning_rate={rate[good[2]]:.3g}," in rows[3] and ",5," in rows[3]
     assert rows[-1].endswith(",0,,,"), "a failed trial has no number"
+
+
+def test_a_score_is_the_mean_over_the_tasks_seen(tmp_path: Path) -> None:
+    directory, run = GridDirectory(tmp_path), GridRun("osiris-d", "tinyworld", 0, "smoke")
+    accuracy = [None, 40.0, 10.0, 90.0, 95.0]
+    for tasks in range(1, 6):
+        path = directory.folder(run) / "evaluation" / f"task-{tasks:02d}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(path, scores(accuracy))
+        known = [value for value in accuracy[:tasks] if value is not None]
+        assert score(directory, run, tasks) == (pytest.approx(sum(known) / len(known)) if known else None)
+    assert score(directory, run, 6) is None
+
+
+def test_trials_that_went_further_come_first() -> None:
+    """A after more tasks is usually lower: it does not compare with A after fewer."""
+    runs = [GridRun("osiris-d", "tinyworld", 0, "smoke", (("tau", str(tau)),)) for tau in range(1, 6)]
+    scores = dict(zip(runs, [(3, 80.0), (10, 20.0), (5, 50.0), (10, 30.0)]))
+    study = Study(runs, [(3, 5), (5, 3), (10, 2)], scores)
+    assert study.ranking() == [runs[3], runs[1], runs[2], runs[0]], "one has failed"
+    assert study.at(2) == [runs[1], runs[3]] and study.at(0) == runs
 
 
 def test_validation_images_come_from_the_training_images(tmp_path: Path) -> None:
@@ -101,9 +130,9 @@ def test_validation_images_come_from_the_training_images(tmp_path: Path) -> None
 
 def test_a_run_that_stops_after_a_task_continues_to_the_same_bits(tmp_path: Path) -> None:
     for stop_after in (1, 1, 2, None):
-        metrics = loop.train(config(), tmp_path / "halted", True, benchmark=benchmark(), stop_after=stop_after)
+        metrics = train(config(), tmp_path / "halted", stop_after=stop_after)
         assert (metrics is None) == (stop_after is not None)
-    loop.train(config(), tmp_path / "whole", True, benchmark=benchmark())
+    train(config(), tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "halted")
 
 
@@ -121,6 +150,24 @@ def test_a_search_that_cannot_work_is_refused(
 ) -> None:
     assert main(["sweep", "--methods", "ft", "--preset", "smoke", "--out", str(tmp_path / "grid"), *options]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ") and not (tmp_path / "grid").exists()
+
+
+def test_a_trial_that_went_further_ranks_before_a_better_one_that_did_not() -> None:
+    (study,) = studies_of(Grid(("osiris-d",), preset="smoke"), [parse_range(RATE)], 3)
+    study.scores |= zip(study.trials, [(3, 90.0), (5, 40.0), (5, 60.0)])
+    assert study.ranking() == [study.trials[number] for number in (2, 1, 0)]
+
+
+def test_a_damaged_evaluation_does_not_end_a_trial(tmp_path: Path) -> None:
+    """Training computes it again."""
+    (run,) = Grid(("ft",), seeds=(0,), preset="smoke").runs()
+    directory = GridDirectory(tmp_path, [run], stop_after=2)
+    path = directory.folder(run) / "evaluation" / "task-02.json"
+    write_record(path, scores([50.0, 70.0, 99.0]))
+    assert directory.finished(run) and score(directory, run, 2) == 60
+    for damaged in ("", "{}", "[" * 100_000):
+        path.write_text(damaged)
+        assert not directory.finished(run) and score(directory, run, 2) is None
 
 
 @pytest.mark.slow

@@ -2,11 +2,18 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from osiris.cli import main
+from osiris.commands import train
 from osiris.errors import UserError
+from osiris.sweep import slurm
+from osiris.sweep.attempts import train_command
+from osiris.sweep.grid import Grid, GridDirectory
+from osiris.sweep.journal import read_journal
+from osiris.sweep.runner import make_launcher, run_grids
 from osiris.sweep.slurm import SlurmOptions, rendezvous
 
 
@@ -19,6 +26,28 @@ def test_options_become_parameters_of_sbatch() -> None:
     assert SlurmOptions(time=1).parameters(1, None)["signal_delay_s"] < 60, "within the time limit"
     with pytest.raises(UserError, match="NAME=VALUE"):
         SlurmOptions(slurm=("account",)).parameters(1, None)
+
+
+def test_jobs_are_submitted_once_each_with_the_config_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+    submitted: list[slurm.Job] = []
+
+    def submit_array(work: list[slurm.Job]) -> list[SimpleNamespace]:
+        submitted.extend(work)
+        return [SimpleNamespace(job_id=f"7_{submitted.index(job)}") for job in work]
+
+    monkeypatch.setattr(slurm, "_executor", lambda *_: SimpleNamespace(submit_array=submit_array))
+    monkeypatch.setattr(slurm, "queued_jobs", lambda: {"7_0"})
+    grid, directory = Grid(("ft", "er"), seeds=(0,), preset="smoke"), GridDirectory(tmp_path)
+    for _ in range(2):
+        run_grids(make_launcher(directory, slurm=SlurmOptions(wait=False)), [grid])
+    assert [job.run.method for job in submitted] == ["ft", "er", "er"], "the first one is still in the queue"
+    for job in submitted:
+        args = train.parse(train_command(job.directory, job.run)[4:])
+        assert args.config == job.run.config and args.out == tmp_path / "runs" / job.run.name
+    assert [entry.job for entry in read_journal(directory, submitted[1].run)] == ["7_1", "7_2"]
 
 
 def test_nodes_meet_at_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,29 +2,30 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from osiris.config import Config
 from osiris.errors import UserError
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.training import estimate
-from osiris.training.config import Config
 from osiris.training.engine import Engine
-from osiris.training.estimate import check_memory, encoder_flops, estimate_memory
-from osiris.training.schedule import Phase, phases
+from osiris.training.estimate import check_memory, encoder_flops, estimate_memory, estimate_seconds
+from osiris.training.schedule import Episode, plan_episodes
 from tiny_runs import benchmark, config, train, with_learning
 
 CPU = torch.device("cpu")
 
 
-def built(settings: Config) -> tuple[Engine, list[Phase]]:
+def built(settings: Config) -> tuple[Engine, list[Episode]]:
     method, data = resolve(settings.method), benchmark()
-    plan = phases(data, method, settings.learning.epochs, settings.learning.batch_size)
+    plan = plan_episodes(data, method, settings.learning)
     return Engine(settings, method, data, CPU), plan
 
 
@@ -77,6 +78,17 @@ def test_more_of_anything_needs_more() -> None:
     assert of(adam)["networks"] > base["networks"]
 
 
+def test_the_time_of_an_episode_is_that_of_a_few_images_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, plan = built(wide())
+    before = {name: value.clone() for name, value in engine.model.state_dict().items()}
+    clock = iter([0.0, 9.0, 10.0, 13.0, 20.0, 24.0])  # a slow first step, then three and four seconds
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
+    batch, images = plan[0].batch_size, plan[0].count * plan[0].epochs
+    assert estimate_seconds(engine, plan[0]) == pytest.approx(3 / min(estimate.TIMED_IMAGES, batch) * images)
+    assert all(torch.equal(value, before[name]) for name, value in engine.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in engine.model.parameters())
+
+
 def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = with_learning(wide("osiris-d", width=64), batch_size=28, memory_size=28)
     need = estimate.total(of(settings))
@@ -93,11 +105,46 @@ def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPa
     check_memory(*built(settings))
 
 
+def test_a_gpu_keeps_room_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = wide("osiris-d")
+    engine, plan = built(settings)
+    needed = estimate.total(of(settings))
+    parts = estimate_memory(engine, plan)
+    monkeypatch.setattr(estimate, "estimate_memory", lambda *given: parts)
+    engine.device = torch.device("cuda:0")
+    monkeypatch.setattr(estimate, "available_memory", lambda device: needed + estimate.WORKSPACE)
+    check_memory(engine, plan)
+    monkeypatch.setattr(estimate, "available_memory", lambda device: needed + estimate.WORKSPACE - 1)
+    with pytest.raises(UserError, match="1 GB is left for kernels"):
+        check_memory(engine, plan)
+
+
+@pytest.mark.parametrize(("again", "advice"), [(False, "--micro-batch 16"), (True, "no other program")])
+def test_memory_that_runs_out_is_one_sentence(
+    again: bool, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first step, whose state can be resumed with smaller pieces; the estimate may run out of memory too."""
+    settings = with_learning(wide("osiris-d"), batch_size=28, memory_size=28)
+
+    def fail(*given: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def start_failing(*given: Any) -> None:
+        if again:
+            monkeypatch.setattr(estimate, "estimate_memory", fail)
+        fail()
+
+    monkeypatch.setattr(estimate, "PIECES", (16,))
+    monkeypatch.setattr(Engine, "step", start_failing)
+    with pytest.raises(UserError, match=f"memory of cpu is used up. Resume with .*{advice}"):
+        train(settings, tmp_path / "run")
+
+
 def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "available_memory", lambda device: 2**20)
     with pytest.raises(UserError, match="GB"):
         train(config(), tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("shape", [EncoderConfig(), EncoderConfig(width=8, blocks=(1, 2, 1, 1), stem="large")])

@@ -15,10 +15,10 @@ from osiris.errors import Diverged
 from osiris.files import read_json
 from osiris.framework.config import MethodConfig
 from osiris.framework.terms import Contrast, Cross, Term
-from osiris.training.checkpoint import digest
+from osiris.runs.state import digest
 from osiris.training.engine import Engine
 from osiris.training.optimisers import build_optimiser
-from osiris.training.schedule import batch_indices
+from osiris.training.schedule import batch_positions
 from process_jobs import build
 from tiny_runs import config, last_state, log, train
 
@@ -78,7 +78,7 @@ def test_a_bad_step_changes_nothing(how: str, optimiser: str, norm: str, step: i
     after = everything(engine) | {"stored": engine.memory.get_buffer("field_embedding")}
     torch.testing.assert_close({key: after[key] for key in kept}, kept, rtol=0, atol=0)
     assert all(bool(torch.isfinite(value).all()) for value in after.values())
-    assert engine.memory.offers == sum(len(batch_indices(phase, 0, number)) for number in range(step + 1))
+    assert engine.memory.offers == sum(len(batch_positions(phase, 0, number)) for number in range(step + 1))
     assert bool(engine.step(phase, step + 1).finite)
     assert precision == "16" or digest(everything(engine)) != digest(kept)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from osiris.devices import prepare_host
 from osiris.errors import UserError
 from osiris.framework.config import MethodConfig
-from osiris.training.checkpoint import digest
-from osiris.training.devices import prepare_device
+from osiris.runs.state import digest
 from osiris.training.engine import Engine
 from osiris.training.meter import Meter
 from process_jobs import build
@@ -21,12 +21,12 @@ from tiny_runs import config
 def losses(engine: Engine, stretch: list[Any], steps: int = 4) -> list[float]:
     seen = []
     for phase in stretch[:2]:
-        engine.model.begin_task(engine.task_context(phase, 0))
+        engine.begin(phase)
         for step in range(steps):
             result = engine.step(phase, step)
             assert bool(result.finite) and {value.dtype for value in result.values.values()} == {torch.float32}
             seen.append(float(result.values["loss"]))
-        engine.model.end_task(engine.task_context(phase, steps))
+        engine.end(phase)
     state = engine.model.state_dict().values()
     assert {value.dtype for value in state if value.is_floating_point()} == {torch.float32}
     return seen
@@ -66,8 +66,15 @@ def test_the_gradient_norm_is_logged_without_the_scale() -> None:
 def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="compiler"):
-        prepare_device(config(compile=True), torch.device("cpu"))
-    prepare_device(config(), torch.device("cpu"))
+        prepare_host(config(compile=True).engine, torch.device("cpu"))
+    prepare_host(config().engine, torch.device("cpu"))
+
+
+def test_the_frozen_encoder_is_compiled_too() -> None:
+    """What `compile` sets is used at the first call."""
+    engine, _ = build(MethodConfig("osiris-d"), compile=True)
+    for encoder in (engine.networks.encoder, engine.networks.past["encoder"]):
+        assert encoder._compiled_call_impl is not None
 
 
 @pytest.mark.slow

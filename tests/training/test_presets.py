@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from osiris.commands.train import parse
+from osiris.config import Config, from_dict, to_dict
 from osiris.models.encoder import build_encoder
+from osiris.presets import PRESETS, configure
 from osiris.sweep.grid import GridRun
-from osiris.training.config import Config, from_dict, to_dict
-from osiris.training.presets import PRESETS, preset
 
 BENCHMARKS = ("tinyworld", "split-cifar100-20", "folder:photos")
 
@@ -17,7 +17,7 @@ BENCHMARKS = ("tinyworld", "split-cifar100-20", "folder:photos")
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_a_valid_config_that_survives_json(name: str, benchmark: str) -> None:
-    config = preset(name, benchmark)
+    config = configure(benchmark, name)
     config.check()
     assert from_dict(to_dict(config)) == config and config.preset == name
     if name != "smoke":
@@ -28,18 +28,28 @@ def test_a_preset_is_a_valid_config_that_survives_json(name: str, benchmark: str
 
 def test_paper_released_halves_the_gradient_of_the_paper() -> None:
     """lr/2 and twice the weight decay: the decay per step is the same, the gradient counts half."""
-    paper, released = preset("paper", "split-cifar100-20"), preset("paper-released", "split-cifar100-20")
+    paper, released = configure("split-cifar100-20", "paper"), configure("split-cifar100-20", "paper-released")
     assert released.learning.learning_rate == paper.learning.learning_rate / 2 == 0.015
     assert released.learning.weight_decay == 2 * paper.learning.weight_decay == 1e-3
     same = replace(released.learning, learning_rate=0.03, weight_decay=5e-4)
     assert replace(released, preset="paper", learning=same) == paper
 
 
+def test_gpu_is_the_paper_in_another_precision() -> None:
+    paper, gpu = configure("split-cifar100-20", "paper"), configure("split-cifar100-20", "gpu")
+    assert gpu.engine.precision == "bf16" and gpu.engine.compile
+    assert replace(gpu, preset="paper", engine=replace(gpu.engine, precision="32", compile=False)) == paper
+
+
 def test_objectives_with_batch_norm_in_their_heads_learn_at_a_lower_rate() -> None:
-    rates = {name: preset("fast", "tinyworld", objective=name).learning.learning_rate for name in ("dcl", "byol")}
+    rates = {
+        name: configure("tinyworld", "fast", options={"objective": name}).learning.learning_rate
+        for name in ("dcl", "byol")
+    }
     assert rates == {"dcl": 0.1, "byol": 0.03}
-    assert preset("fast", "tinyworld", objective="barlow(scale=0.025)").learning.learning_rate == 0.03
-    assert preset("smoke", "tinyworld", objective="byol") == preset("smoke", "tinyworld"), "SGD, as in the paper"
+    assert configure("tinyworld", "fast", options={"objective": "barlow(scale=0.025)"}).learning.learning_rate == 0.03
+    plain, byol = configure("tinyworld", "smoke"), configure("tinyworld", "smoke", options={"objective": "byol"})
+    assert plain.learning == byol.learning, "SGD, as in the paper"
     parsed = parse(["--preset", "fast", "--objective", "simsiam"]).config
     assert parsed.learning.learning_rate == 0.03 and parsed.method.objective == "simsiam"
     assert (

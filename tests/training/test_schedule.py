@@ -10,14 +10,36 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osiris.data.benchmark import Split
+from osiris.config import LearningConfig
+from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.framework.cost import later_cost
-from osiris.framework.methods import FT, ZOO, find_method
-from osiris.training.config import LearningConfig
-from osiris.training.schedule import SMALLEST, Phase, batch_indices, check_sizes, learning_rate, phases, steps_per_epoch
+from osiris.framework.methods import FT, ZOO, Method, find_method
+from osiris.training.schedule import (
+    SMALLEST,
+    Episode,
+    batch_positions,
+    check_sizes,
+    learning_rate,
+    plan_episodes,
+    steps_per_epoch,
+)
 from tiny import tiny_benchmark
+
+
+def planned(task: int, images: int, batch: int) -> Episode:
+    content = TaskContent(name="", train=images, test=0, order="")
+    return Episode(task, content, images, steps=100, batch_size=batch, images=None)
+
+
+def episodes(benchmark: Benchmark, method: Method, epochs: int, batch: int) -> list[Episode]:
+    return plan_episodes(benchmark, method, LearningConfig(epochs=epochs, batch_size=batch))
+
+
+def pixels(episode: Episode) -> torch.Tensor:
+    return episode.take(torch.arange(episode.count))
+
 
 sizes = st.integers(4, 200)
 batches = st.integers(4, 40)
@@ -25,26 +47,25 @@ batches = st.integers(4, 40)
 
 @given(sizes, batches, st.integers(0, 5), st.integers(0, 3), st.integers(0, 1000))
 def test_every_image_once_per_epoch(images: int, batch: int, task: int, epoch: int, seed: int) -> None:
-    indices = torch.arange(images) * 3 + 1000 * task
-    phase = Phase(task, indices, steps=100, batch_size=batch)
-    per_epoch = phase.steps_per_epoch
-    seen = [batch_indices(phase, seed, epoch * per_epoch + position) for position in range(per_epoch)]
-    assert sorted(torch.cat(seen).tolist()) == indices.tolist()
+    episode = planned(task, images, batch)
+    per_epoch = episode.steps_per_epoch
+    seen = [batch_positions(episode, seed, epoch * per_epoch + position) for position in range(per_epoch)]
+    assert sorted(torch.cat(seen).tolist()) == list(range(images))
     assert all(len(part) == batch for part in seen[:-1])
     assert len(seen[-1]) >= SMALLEST and len(seen[-1]) < batch + SMALLEST
 
 
 def test_epochs_tasks_purposes_and_seeds_have_their_own_order() -> None:
-    phase, later = Phase(0, torch.arange(40), 10, 40), Phase(1, torch.arange(40), 10, 40)
+    episode, later = planned(0, 40, 40), planned(1, 40, 40)
     orders = [
-        batch_indices(phase, 0, 0),
-        batch_indices(phase, 0, 1),
-        batch_indices(phase, 1, 0),
-        batch_indices(later, 0, 0),
-        batch_indices(phase, 0, 0, "fisher.order"),
+        batch_positions(episode, 0, 0),
+        batch_positions(episode, 0, 1),
+        batch_positions(episode, 1, 0),
+        batch_positions(later, 0, 0),
+        batch_positions(episode, 0, 0, "fisher.order"),
     ]
     assert len({tuple(order.tolist()) for order in orders}) == len(orders)
-    assert torch.equal(batch_indices(phase, 0, 0), orders[0])
+    assert torch.equal(batch_positions(episode, 0, 0), orders[0])
 
 
 @given(st.integers(1, 4), st.integers(9, 30), st.integers(1, 3), st.integers(4, 9))
@@ -52,15 +73,15 @@ def test_offline_and_d1_only_take_as_many_steps_as_a_continual_run(
     tasks: int, per_task: int, epochs: int, batch: int
 ) -> None:
     benchmark = tiny_benchmark(tasks, per_task)
-    continual = phases(benchmark, FT, epochs, batch)
-    assert [phase.task for phase in continual] == list(range(tasks))
-    assert all(phase.steps == epochs * steps_per_epoch(per_task, batch) for phase in continual)
-    (joint,) = phases(benchmark, ZOO["offline"], epochs, batch)
-    (first,) = phases(benchmark, ZOO["d1-only"], epochs, batch)
-    assert joint.steps == first.steps == sum(phase.steps for phase in continual)
-    assert torch.equal(joint.indices, torch.arange(tasks * per_task))
-    assert torch.equal(first.indices, continual[0].indices)
-    assert torch.equal(torch.cat([phase.indices for phase in continual]), joint.indices)
+    continual = episodes(benchmark, FT, epochs, batch)
+    assert [episode.task for episode in continual] == list(range(tasks))
+    assert all(episode.steps == epochs * steps_per_epoch(per_task, batch) for episode in continual)
+    (joint,) = episodes(benchmark, ZOO["offline"], epochs, batch)
+    (first,) = episodes(benchmark, ZOO["d1-only"], epochs, batch)
+    assert joint.steps == first.steps == sum(episode.steps for episode in continual)
+    assert torch.equal(pixels(joint), benchmark.train.images.take(torch.arange(tasks * per_task)))
+    assert torch.equal(pixels(first), pixels(continual[0]))
+    assert torch.equal(torch.cat([pixels(episode) for episode in continual]), pixels(joint))
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 20])
@@ -68,7 +89,7 @@ def test_offline_at_equal_work_does_the_encoder_passes_of_osiris_d(tasks: int) -
     """The first task of osiris-d is ft; measured, not claimed."""
     offline, osiris_d = find_method("offline/equal-work"), find_method("osiris-d")
     assert later_cost(offline).work == pytest.approx(later_cost(osiris_d).work)
-    (joint,) = phases(tiny_benchmark(tasks, 240), offline, 2, 10)
+    (joint,) = episodes(tiny_benchmark(tasks, 240), offline, 2, 10)
     assert joint.steps == round(48 * (1 + (tasks - 1) * later_cost(osiris_d).work / later_cost(FT).work))
     with pytest.raises(UserError, match="changes nothing"):
         find_method("osiris-d/equal-work")
@@ -76,16 +97,16 @@ def test_offline_at_equal_work_does_the_encoder_passes_of_osiris_d(tasks: int) -
 
 def test_too_few_images_are_refused() -> None:
     with pytest.raises(UserError, match="learning needs at least 4"):
-        phases(tiny_benchmark(2, 3), FT, 1, 4)
+        episodes(tiny_benchmark(2, 3), FT, 1, 4)
 
 
 def test_a_task_smaller_than_a_batch_is_one_batch() -> None:
-    small = phases(tiny_benchmark(2, 8), FT, 3, 16)
-    assert [(phase.batch_size, phase.steps, phase.batch_sizes) for phase in small] == [(8, 3, (8, 8))] * 2
-    assert len(batch_indices(small[1], 0, 2)) == 8
+    small = episodes(tiny_benchmark(2, 8), FT, 3, 16)
+    assert [(episode.batch_size, episode.steps, episode.batch_sizes) for episode in small] == [(8, 3, (8, 8))] * 2
+    assert len(batch_positions(small[1], 0, 2)) == 8
     (text,) = check_sizes(small, find_method("ft"), LearningConfig(batch_size=16))
     assert "2 tasks (the first: 1) have fewer images than a batch of 16" in text
-    assert phases(tiny_benchmark(2, 8), ZOO["offline"], 1, 16)[0].batch_size == 16
+    assert episodes(tiny_benchmark(2, 8), ZOO["offline"], 1, 16)[0].batch_size == 16
 
 
 def test_learning_rate() -> None:
@@ -103,7 +124,7 @@ def test_a_first_task_too_short_for_the_memory_is_refused() -> None:
     train = Split(ArrayImages(np.zeros((23, 3, 8, 8), np.uint8)), torch.tensor([0] * 10 + [1] * 13))
     benchmark = replace(whole, train=train)
     learning = LearningConfig(epochs=1, batch_size=10, memory_size=50)
-    plan = phases(benchmark, FT, 1, 10)
+    plan = episodes(benchmark, FT, 1, 10)
     with pytest.raises(UserError, match="task 1 offers 10 images"):
         check_sizes(plan, find_method("lump"), learning)
     check_sizes(plan, find_method("lump"), replace(learning, epochs=2))
@@ -111,7 +132,7 @@ def test_a_first_task_too_short_for_the_memory_is_refused() -> None:
 
 
 def test_a_batch_that_would_replay_nothing_is_refused() -> None:
-    plan = phases(tiny_benchmark(2, 20), FT, 2, 8)
+    plan = episodes(tiny_benchmark(2, 20), FT, 2, 8)
     method = replace(find_method("er"), replay=0.1)
     with pytest.raises(UserError, match=r"would replay none with it; use a --replay-fraction of 0\.25 or more"):
         check_sizes(plan, method, LearningConfig(epochs=2, batch_size=8, memory_size=50))

@@ -14,7 +14,7 @@ from osiris.training.interrupt import Interrupt
 from tiny_runs import arguments, assert_same_run
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition was not met within {seconds} seconds"
@@ -38,11 +38,9 @@ def test_a_signal_saves_and_stops_and_the_run_continues(
     typed = arguments(arrays, run, "osiris-d", "--evaluate-every", "4")
     process = fork_server.start("command", output, arguments=typed)
     wait_for(training(run))
-    asked = time.monotonic()
     assert process.pid is not None
     os.kill(process.pid, number)
     assert fork_server.wait(process) == Stopped.exit_code, output.read_text()
-    assert time.monotonic() - asked < 20
     assert f"osiris train --resume {run}" in output.read_text()
     resume = ["train", "--resume", str(run), "--quiet"]
     assert fork_server.run("command", output, arguments=resume) == 0, output.read_text()
@@ -51,6 +49,7 @@ def test_a_signal_saves_and_stops_and_the_run_continues(
     assert "already finished" in output.read_text()
 
 
+@pytest.mark.usefixtures("signals_arrive")
 def test_the_first_signal_waits_for_the_step_and_the_second_does_not() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:

@@ -18,6 +18,7 @@ from osiris import processes
 from osiris.files import read_json
 from tiny_runs import arguments, log
 
+pytestmark = pytest.mark.timeout(900)
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "osiris"]
 
 
@@ -34,7 +35,7 @@ def torchrun(
     with (tmp_path / "output").open("wb") as output:
         command = [sys.executable, "-m", *launcher, *typed]
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not (run / "log.jsonl").exists() or (run / "log.jsonl").stat().st_size < 4000:
         assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "output").read_text()
         time.sleep(0.05)

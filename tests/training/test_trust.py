@@ -19,17 +19,20 @@ import pytest
 import torch
 
 import tiny_runs
+from fork_server import default_signals
 from osiris import cli, console
+from osiris.config import Config, to_dict
 from osiris.data.benchmark import TaskContent
 from osiris.errors import Stopped, UserError
 from osiris.evaluation import baselines
-from osiris.evaluation.metrics_file import RunMetrics
 from osiris.files import read_json
 from osiris.models.encoder import build_encoder
-from osiris.training import loop
-from osiris.training.config import Config, to_dict
+from osiris.runs.records import RunMetrics
+from osiris.runs.state import digest
+from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.interrupt import Interrupt
+from osiris.training.run import Opening
 from tiny_runs import asked_to_stop, assert_same_run, benchmark, config
 
 SETTINGS = config("osiris-r", log_every=3)
@@ -44,7 +47,7 @@ DATA = replace(benchmark(), contents=CONTENTS)
 
 
 def train(settings: Config, run: Path) -> RunMetrics | None:
-    return tiny_runs.train(settings, run, benchmark=DATA)
+    return tiny_runs.train(settings, run, DATA)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +165,7 @@ def test_what_is_not_a_config_is_refused_in_one_line(
 def test_a_run_does_not_continue_on_other_data(content: TaskContent, message: str, run: Path) -> None:
     changed = replace(benchmark(), contents=(CONTENTS[0], content, CONTENTS[2]))
     with pytest.raises(UserError, match=f"have changed since this run was saved: {message}.*Restore them"):
-        tiny_runs.train(SETTINGS, run, benchmark=changed)
+        tiny_runs.train(SETTINGS, run, changed)
 
 
 # Files of a run
@@ -177,12 +180,12 @@ def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str
         target.write_text("years of work")
         (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(target)
-    with pytest.raises(UserError, match=r"is a link to .*precious, outside the run directory"):
+    with pytest.raises(UserError, match=rf"is a link to .*precious, outside {run}\. Remove"):
         train(SETTINGS, run)
     assert target.is_dir() or target.read_text() == "years of work"
 
 
-@pytest.mark.parametrize("damage", [cut, empty, change, remove])
+@pytest.mark.parametrize("damage", [cut, empty, remove])
 def test_damaged_evaluations_and_baselines_are_made_again(
     damage: Callable[[Path], None], run: Path, whole: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +197,21 @@ def test_damaged_evaluations_and_baselines_are_made_again(
     assert said("task-02.json is damaged or missing; it is computed again")
     assert said("environment.json is damaged") == (damage in (cut, empty))
     assert said("measured again") == (damage != remove)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, remove])
+@pytest.mark.parametrize("name", ["task-02.json", "task-02.safetensors"])
+def test_damaged_evaluations_of_a_finished_run_are_made_again(
+    name: str, damage: Callable[[Path], None], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    damage(run / "evaluation" / name)
+    train(SETTINGS, run)
+    assert_same_run(whole, run)
+    assert _said(capsys)("task-02.json is damaged or missing; it is computed again")
+    train(SETTINGS, run)
+    assert _said(capsys)("already finished")
 
 
 def test_an_evaluation_whose_weights_are_damaged_too_is_refused(run: Path) -> None:
@@ -226,7 +244,7 @@ def test_a_cache_that_cannot_be_written_is_named_and_does_without(
     run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OSIRIS_CACHE", "/nowhere")
-    monkeypatch.setattr(baselines, "write_sealed_json", failing(errno.EROFS))
+    monkeypatch.setattr(baselines, "write_record", failing(errno.EROFS))
     train(SETTINGS, run)
     assert_same_run(whole, run)
     said = _said(capsys)
@@ -240,6 +258,63 @@ def test_the_state_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     shutil.copy(other / "checkpoints" / "latest.pt", run / "checkpoints" / "latest.pt")
     with pytest.raises(UserError, match="belongs to another run: seed is 1 there and 0 here"):
         train(SETTINGS, run)
+
+
+def craft(change: Callable[[dict[str, Any]], object], run: Path) -> None:
+    """Change the state. Its checksum is right: an attacker can compute it."""
+    path = run / "checkpoints" / "latest.pt"
+    record = torch.load(path, weights_only=True)
+    change(record["state"])
+    torch.save(record | {"digest": digest(record["state"])}, path)
+    (run / "checkpoints" / "previous.pt").unlink()
+
+
+def _first_weight(state: dict[str, Any]) -> str:
+    return next(name for name, value in state["engine"]["model"].items() if value.ndim == 4 and "memory" not in name)
+
+
+def _moments(state: dict[str, Any]) -> dict[str, Any]:
+    return next(iter(state["engine"]["optimiser"]["state"].values()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["engine"]["model"].pop(_first_weight(state)),
+        lambda state: state["engine"]["model"].update(another=torch.zeros(3)),
+        lambda state: state["engine"]["model"].update({_first_weight(state): torch.zeros(2, 2)}),
+        lambda state: state["engine"]["model"].update({"memory.images": torch.zeros(12, 3, 8, 8, dtype=torch.uint8)}),
+        lambda state: state["engine"]["model"].update({"memory.source": torch.zeros(12, 2)}),
+        lambda state: state["engine"].pop("optimiser"),
+        lambda state: state["engine"].update(optimiser=3),
+        lambda state: state["engine"].update(optimiser={"state": {}}),
+        lambda state: state["engine"]["optimiser"].update(param_groups=[]),
+        lambda state: state["engine"]["optimiser"].update(param_groups=[3]),
+        lambda state: state["engine"]["optimiser"]["param_groups"][0].update(params=[0]),
+        lambda state: state["engine"]["optimiser"].update(state={0: 3}),
+        lambda state: _moments(state).update(momentum_buffer=torch.zeros(2)),
+        lambda state: _moments(state).update(momentum_buffer=torch.zeros(())),
+        lambda state: _moments(state).update(momentum_buffer="x"),
+        lambda state: state["engine"].pop("scaler"),
+        lambda state: state["engine"].update(before={"weight": torch.zeros(1)}),
+        lambda state: state["engine"].update(before=3),
+        lambda state: state["position"].update(step=10**9),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_in_one_line(
+    change: Callable[[dict[str, Any]], object], run: Path
+) -> None:
+    craft(change, run)
+    with pytest.raises(UserError) as told:
+        train(SETTINGS, run)
+    assert "\n" not in str(told.value) and "checkpoints" in str(told.value)
+
+
+@pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay"])
+def test_the_settings_of_the_optimiser_come_from_the_config(option: str, run: Path, whole: Path) -> None:
+    craft(lambda state: state["engine"]["optimiser"]["param_groups"][0].update({option: "x"}), run)
+    train(SETTINGS, run)
+    assert_same_run(whole, run)
 
 
 def test_deleted_checkpoints_are_noticed(run: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +353,7 @@ def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatc
     assert not run.exists()
 
 
+@pytest.mark.usefixtures("signals_arrive")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_run_starts(
     number: signal.Signals, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,9 +364,9 @@ def test_a_signal_while_the_run_starts(
         signal.raise_signal(number)
         raise AssertionError("still here")
 
-    monkeypatch.setattr(loop, "load_benchmark", load)
+    monkeypatch.setattr(training_run, "load_benchmark", load)
     with pytest.raises(Stopped, match="Nothing was saved yet: give the same command again"):
-        loop.train(SETTINGS, tmp_path / "run", quiet=True)
+        training_run.train(Opening(SETTINGS, tmp_path / "run", quiet=True))
 
     def dispatch(*_: object) -> int:
         signal.raise_signal(number)
@@ -323,15 +399,13 @@ def test_names_with_markup_and_escapes_are_shown_as_they_are(
 
 def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Zero would make every block the identity, and shift every T."""
-    from osiris.training import run_files
-
     built: list[torch.nn.Module] = []
 
     def keep(make: Callable[[int], torch.nn.Module], *_: object) -> None:
         built.append(make(0))
 
-    monkeypatch.setattr(run_files, "untrained_baseline", keep)
-    run_files.baseline_of(SETTINGS, benchmark(), torch.device("cpu"), Path())
+    monkeypatch.setattr(training_run, "untrained_baseline", keep)
+    training_run.baseline_of(SETTINGS, benchmark(), torch.device("cpu"))
     weights = [value for name, value in built[0].named_parameters() if value.ndim == 1 and name.endswith("weight")]
     assert weights and all(bool((value == 1).all()) for value in weights)
     zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]
@@ -343,13 +417,15 @@ def test_a_closed_terminal_does_not_keep_a_run_from_saving() -> None:
     process, terminal = pty.fork()
     if process == 0:
         code = 1
+        default_signals()
         with contextlib.suppress(OSError):
             with Interrupt() as interrupt:
                 os.write(1, b"ready")
-                while not interrupt.asked:
+                deadline = time.monotonic() + 100
+                while not interrupt.asked and time.monotonic() < deadline:
                     time.sleep(0.01)
                 os.write(1, b"saving")
-            code = 75
+            code = 75 if interrupt.asked else 1
         os._exit(code)
     assert os.read(terminal, 5) == b"ready"
     os.close(terminal)

@@ -13,11 +13,11 @@ from osiris.framework.composition import resolve
 from osiris.training import engine as engine_module
 from osiris.training.engine import Engine
 from osiris.training.optimisers import LARS
-from osiris.training.schedule import phases
+from osiris.training.schedule import plan_episodes
 from process_jobs import CASES
 from tiny_runs import benchmark, config, with_learning
 
-NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "mixed-match")
+NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "minred", "mixed-match")
 
 
 @pytest.mark.parametrize(("name", "norm"), [*((name, "gn") for name in NAMES), ("osiris-d", "bn"), ("pocon", "bn")])
@@ -32,9 +32,8 @@ def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.
     method, data = resolve(CASES[name]), benchmark()
     engine = Engine(settings, method, data, torch.device("meta"))
     monkeypatch.setattr(engine, "represent", _without_autocast(engine))
-    for phase in phases(data, method, 1, settings.learning.batch_size)[:2]:
-        result = engine.step(phase, 0)
-        engine.model.after_step(engine.task_context(phase, 1))
+    for episode in plan_episodes(data, method, settings.learning)[:2]:
+        result = engine.step(episode, 0)
         assert result.finite.device.type == "meta"
     with pytest.raises(RuntimeError):
         result.finite.item()

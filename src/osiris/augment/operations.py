@@ -8,7 +8,8 @@ these on a CPU.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +20,18 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def upload(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy from the host without waiting for the work already queued on a CUDA device: that needs pinned memory."""
-    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+    """Copy from the host without waiting for the work already queued on a CUDA device: that needs pinned memory.
+    Other devices copy at once: MPS would read pageable memory that may be freed by then (pytorch issue 189690)."""
+    cuda = torch.device(device).type == "cuda"
+    if cuda and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=cuda)
+
+
+@cache
+def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """A constant on a device, copied there once; nothing may write to it."""
+    return upload(torch.tensor(values), device)
 
 
 def cubic(distance: Tensor) -> Tensor:
@@ -99,7 +108,7 @@ class Blend(NamedTuple):
     def towards(factor: Tensor, mean: Tensor, grey: Tensor) -> Blend:
         """All [B]. The target is black (brightness), where `mean` is 1 the mean of the grey image (contrast), where
         `grey` is 1 the grey image (saturation; with factor 0, the grey image itself)."""
-        luma = upload(torch.tensor(LUMA), factor.device)
+        luma = constant(LUMA, factor.device)
         same = factor[..., None, None] * torch.eye(3, device=factor.device)
         matrix = same + ((1 - factor) * grey)[..., None, None] * luma
         return Blend(matrix, ((1 - factor) * mean)[..., None] * luma)
@@ -138,8 +147,8 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     distance = (red - green).sub_(blue).add_(low).div_(chroma.clamp(min=1e-7)).add_(2)
     from_cyan = torch.copysign(distance, blue - green).add_(6 * turns[:, None, None])
     from_cyan -= 6 * torch.round(from_cyan / 6)
-    shape = torch.tensor([[0.0, -1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 2.0, 2.0]])
-    centre, sign, level = upload(shape, images.device).view(3, 3, 1, 1)
+    shape = ((0.0, -1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
+    centre, sign, level = constant(shape, images.device).view(3, 3, 1, 1)
     trapezium = (from_cyan[:, None] - centre).abs_().mul_(sign).add_(level).clamp_(0, 1)
     return torch.addcmul(low[:, None], trapezium, chroma[:, None])
 
@@ -151,8 +160,8 @@ def jitter(factors: Tensor, turn: Tensor) -> list[Blend | Hue]:
     what precedes it in the image's own order and before three for what follows. A slot that an image does not use is
     the identity.
     """
-    slot = upload(torch.tensor([0, 1, 2, 1, 2, 3]), turn.device)[:, None, None]
-    before = upload(torch.tensor([True, True, True, False, False, False]), turn.device)[:, None, None]
+    slot = constant((0, 1, 2, 1, 2, 3), turn.device)[:, None, None]
+    before = constant((True, True, True, False, False, False), turn.device)[:, None, None]
     used = (turn[:, :HUE] == slot) & ((turn[:, HUE:] > slot) == before)
     chosen = used.to(factors.dtype)
     factor = 1 + (chosen * (factors[:, :HUE] - 1)).sum(2)

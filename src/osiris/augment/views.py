@@ -93,12 +93,21 @@ class Parameters:
         return self._each(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Parameters:
-        """On another device, without waiting for it."""
-        return self._each(lambda tensor: ops.upload(tensor, device))
+        """On another device, in one copy and without waiting for it."""
+        if self.box.device == torch.device(device):
+            return self
+        tensors = self._tensors()
+        columns = [value[:, None] if value.ndim == 1 else value for value in tensors.values()]
+        rows = ops.upload(torch.cat([column.float() for column in columns], 1), device)
+        parts = zip(tensors.items(), rows.split([column.shape[1] for column in columns], 1))
+        return replace(self, **{name: part.reshape(value.shape).to(value.dtype) for (name, value), part in parts})
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Parameters:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(value) for name, value in tensors.items() if isinstance(value, Tensor)})
+        return replace(self, **{name: change(value) for name, value in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _draw_boxes(uniform: Tensor, height: int, width: int, view: ViewConfig) -> Tensor:
@@ -217,7 +226,7 @@ def _crop(images: Tensor, parameters: Parameters, height: int, width: int) -> Te
 
 
 def _statistics(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
-    centre, spread = ops.upload(torch.tensor([tuple(mean), tuple(std)]), device).view(2, 3, 1, 1)
+    centre, spread = ops.constant((tuple(mean), tuple(std)), device).view(2, 3, 1, 1)
     return centre, spread
 
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import re
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +18,10 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
+from osiris.errors import UserError
+
 if TYPE_CHECKING:
-    from osiris.evaluation.metrics_file import RunMetrics
+    from osiris.runs.records import RunMetrics
 
 Args = TypeVar("Args")
 
@@ -36,9 +39,9 @@ def bind_arguments(function: Callable[..., int | None], argv: list[str], command
 def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Args | None = None) -> Args:
     """The fields of a dataclass, or the parameters of a function, are the options; the docstring is the description in
     `--help`."""
-    output = io.StringIO()
+    output, errors = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(output):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             return tyro.cli(
                 kind,
                 args=argv,
@@ -47,8 +50,27 @@ def parse_arguments(kind: type[Args], argv: list[str], command: str, default: Ar
                 default=tyro.MISSING_NONPROP if default is None else default,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
             )
+    except SystemExit:
+        if problem := _not_a_number(errors.getvalue()):
+            raise UserError(f"{problem} See `osiris {command} --help`.") from None
+        raise
     finally:
         print(tidy_help(output.getvalue()), end="")
+        if sys.exc_info()[0] is SystemExit:
+            print(errors.getvalue(), end="", file=sys.stderr)
+
+
+def _not_a_number(text: str) -> str | None:
+    """One sentence for an option whose number is none, from the message of the parser."""
+    found = re.search(r"Error parsing (--[\w-]+):", text)
+    for reason, kind in (
+        (r"invalid literal for int\(\) with base 10", "whole number"),
+        ("could not convert string to float", "number"),
+    ):
+        value = re.search(rf"{reason}:\s*'(.*)'", re.sub(r"[\s│]+", " ", text))
+        if found and value:
+            return f"{found[1]} {value[1]}: give a {kind}."
+    return None
 
 
 def tidy_help(text: str) -> str:
@@ -68,7 +90,8 @@ def number(value: float | None) -> str:
 
 
 def metrics_table(runs: list[RunMetrics]) -> Table:
-    """A F K C T of each run under each protocol, in percent; A of the untrained encoder as a reference."""
+    """A F K C T of each run under each protocol, in percent; A of the untrained encoder, or of the pretrained start, as
+    a reference. With a start, G = A - A of the start, and its paired test."""
 
     first = runs[0]
     table = Table("method", title=f"{first.benchmark}, percent, seed {first.seed}")
@@ -78,13 +101,16 @@ def metrics_table(runs: list[RunMetrics]) -> Table:
             table.add_row(escape(metrics.method), metrics.missing)
         return table
     table.add_column("protocol")
-    for name in ("A ↑", "F ↓", "K ↑", "C ↑", "T ↑"):
+    gain = ["G ↑"] if first.start is not None else []
+    for name in ("A ↑", "F ↓", "K ↑", "C ↑", "T ↑", *gain):
         table.add_column(name, justify="right")
     for protocol in first.protocols:
         untrained = first[protocol].untrained
         if untrained is not None:
-            table.add_row("untrained encoder", protocol, number(untrained), "-", "-", "-", "-")
+            table.add_row(first.reference_name, protocol, number(untrained), *["-"] * (4 + len(gain)))
         for metrics in runs:
-            table.add_row(escape(metrics.method), protocol, *map(number, metrics[protocol].values().values()))
+            numbers, overall = map(number, metrics[protocol].values().values()), metrics[protocol].overall
+            change = [] if not gain else ["-"] if overall is None else [str(overall)]
+            table.add_row(escape(metrics.method), protocol, *numbers, *change)
         table.add_section()
     return table

@@ -32,7 +32,7 @@ def demo_command(
         jobs: Runs at a time; None means one per core.
     """
     from osiris.commands import metrics_table
-    from osiris.evaluation.metrics_file import read_metrics
+    from osiris.runs.records import read_metrics
     from osiris.sweep.grid import Grid, GridDirectory
     from osiris.sweep.runner import finish, make_launcher, run_grids
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 from tyro.conf import Positional
@@ -11,6 +12,9 @@ from tyro.conf import Positional
 from osiris.console import console, notice, printable, say
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
+
+if TYPE_CHECKING:
+    from osiris.learner import Learner
 
 THUMBNAIL = 96
 COLUMNS = 6
@@ -30,7 +34,17 @@ def observe_command(
     seed: int | None = None,
     keep_tasks: int | None = None,
     reference: Path | None = None,
+    only_if_better: bool = False,
+    pretrained: bool | None = None,
+    merge: float | None = None,
+    freeze: float | None = None,
+    normalise: str | None = None,
+    init: Path | None = None,
     forget: tuple[Path, ...] = (),
+    each: bool = False,
+    discard: bool = False,
+    undo: bool = False,
+    new_reference: bool = False,
     quiet: bool = False,
 ) -> None:
     """Learn from one more folder of unlabelled images. The state lives in a directory between the calls.
@@ -41,8 +55,10 @@ def observe_command(
     Examples:
       osiris observe state photos/2026-11
       osiris observe state photos/2026-12 --keep-tasks 3
+      osiris observe state photos --each           2026-11, 2026-12, ... one after the other
       osiris observe other photos/2026-11 --encoder hf:facebook/dinov2-small
       osiris observe state photos/2027-01 --reference labelled
+      osiris observe state --undo                  take back the last episode
       osiris observe state --forget photos/2026-11/passport.jpg
 
     Args:
@@ -51,7 +67,8 @@ def observe_command(
         name: Name of the episode; None means the name of the folder.
         method: Only for a new state: None means osiris-d.
         preset: Only for a new state: None means fast.
-        encoder: Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder.
+        encoder: Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder, or
+            `package.module:function` for one of your own (which every call must name).
         epochs: Only for a new state: passes over each episode; None means the preset's.
         memory_size: Only for a new state: images in the memory; None means the preset's.
         image_size: Only for a new state: side of the images in pixels; None means the median of the first folder, at
@@ -60,26 +77,65 @@ def observe_command(
         keep_tasks: Keep the weights of this many episodes, the latest ones; None means all.
         reference: Labelled images, one subfolder per class, that are not learned from: KNN on them after every
             episode, also in later calls. `osiris report STATE` shows it.
+        only_if_better: Keep the encoder from before the episode if the labelled images get significantly worse.
+        pretrained: Only for a new state: whether the function of --encoder returns an encoder that has learned before.
+        merge: Only for a new state: how much of what an episode taught is kept (docs/encoders.md).
+        freeze: Only for a new state: the part of the encoder's layers that is not trained.
+        normalise: Only for a new state: how images are normalised for the encoder.
+        init: Only for a new state: start the encoder from these weights.
         forget: Image files to remove from the memory. The weights keep what they have learned.
+        each: Each folder in the given folder is an episode; they are learned in the order of their names.
+        discard: Go back to the state before an episode that was interrupted.
+        undo: Go back to the state before the last episode (once: only that state is kept).
+        new_reference: The images of --reference are others than those of earlier calls, and replace them.
         quiet: No progress display.
     """
-    if folder is None and not forget and reference is None:
-        raise UserError("give a folder of images to learn from, --reference FOLDER or --forget FILE.")
+    if folder is None and not forget and reference is None and not discard and not undo:
+        raise UserError(
+            "give a folder of images to learn from, --reference FOLDER, --forget FILE, --discard or --undo."
+        )
+    if (discard or undo) and (folder is not None or discard == undo):
+        raise UserError("give --discard or --undo alone, then learn from a folder with a call of its own.")
     from osiris.learner import Learner
+    from osiris.learner.episodes import episodes_in
 
-    options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size}
+    options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained}
+    options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
-    learner = Learner(state, method, preset, seed, encoder, **given)
+    learner = Learner(state, method, preset, seed, _typed(encoder), **given)
     if forget:
         notice(f"{learner.forget(forget)} images were removed from the memory.")
+    if discard or undo:
+        say(f"{learner.undo() if undo else learner.discard()} was taken back.")
+        return
     if folder is None and reference is not None:
-        learner.measure(reference)
+        learner.measure(reference, new_reference)
+        say(_after(learner))
+    for one in () if folder is None else episodes_in(folder) if each and folder.is_dir() else (folder,):
+        learner.observe(one, name, quiet, keep_tasks, reference, only_if_better, new_reference)
+        say(_after(learner))
     if folder is not None:
-        learner.observe(folder, name, quiet, keep_tasks, reference)
-        say(f"{state}: {len(learner.status()['episodes'])} episodes. `osiris status {state}` shows details.")
+        count = len(learner.status()["episodes"])
+        say(f"{state}: {count} episode{'s' * (count > 1)}. `osiris status {state}` shows details.")
 
 
-def embed_command(state: Positional[Path], folder: Positional[Path], out: Path = Path("features.parquet")) -> None:
+def _after(learner: Learner) -> str:
+    return f"after {learner.status()['episodes'][-1][0]}: {learner.verdict()}"
+
+
+def _typed(encoder: str | None) -> str | None:
+    """--encoder, made known to this process if it is the user's own."""
+    from osiris.models.external import typed_encoder
+
+    return None if encoder is None else typed_encoder(encoder)
+
+
+def embed_command(
+    state: Positional[Path],
+    folder: Positional[Path],
+    out: Path = Path("features.parquet"),
+    encoder: str | None = None,
+) -> None:
     """Compute the features of all images below a folder with the newest encoder of a state or run.
 
     Examples:
@@ -89,20 +145,39 @@ def embed_command(state: Positional[Path], folder: Positional[Path], out: Path =
     Args:
         state: The directory of a state or of a finished run.
         folder: A folder of images, at any depth, or one image file.
-        out: A Parquet file with the columns path and vector. Files that cannot be decoded are left out and reported.
+        out: A Parquet file with the columns path and vector. Files that cannot be decoded, or whose names are not
+            UTF-8, are left out and reported.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
     """
     import pyarrow
     import pyarrow.parquet
 
     from osiris.learner import Learner
 
+    if out.suffix.lower() != ".parquet":
+        raise UserError(f"--out {out}: the features are written as Parquet; use a name that ends in .parquet.")
     require_writable(out.parent)
-    paths, features, notices = Learner(state).embed_files(folder)
-    notice(*notices)
-    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
-    table = pyarrow.table({"path": [str(path) for path in paths], "vector": vectors})
-    write_atomically(out, lambda temporary: pyarrow.parquet.write_table(table, temporary))
-    say(f"{len(paths)} vectors of {features.shape[1]} numbers in {out}")
+    paths, features, notices = Learner(state, encoder=_typed(encoder)).embed_files(folder)
+    named = [row for row, path in enumerate(paths) if _is_text(path)]
+    unnamed = [path for path in paths if not _is_text(path)]
+    notice(*notices, *(f"{path} was left out: its name is not UTF-8. Rename it." for path in unnamed))
+    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features[named].ravel()), features.shape[1])
+    table = pyarrow.table({"path": [str(paths[row]) for row in named], "vector": vectors})
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            pyarrow.parquet.write_table(table, file)
+
+    write_atomically(out, write)
+    say(f"{len(named)} vectors of {features.shape[1]} numbers in {out}")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return bool(str(path).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def search_command(
@@ -111,6 +186,7 @@ def search_command(
     query: Positional[Path],
     count: int = 12,
     out: Path = Path("search.png"),
+    encoder: str | None = None,
 ) -> None:
     """Find the images below a folder whose features are nearest to those of one image.
 
@@ -126,6 +202,8 @@ def search_command(
         query: The image to search for.
         count: How many images to find.
         out: The contact sheet: the query, then the images found, in order.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
     """
 
     from osiris.learner import Learner
@@ -137,7 +215,7 @@ def search_command(
     if not query.is_file():
         raise UserError(f"{query} does not exist; give the image file to search for.")
     require_writable(out.parent)
-    hits, notices = Learner(state).search(folder, query, count)
+    hits, notices = Learner(state, encoder=_typed(encoder)).search(folder, query, count)
     notice(*notices)
     table = Table(title=f"nearest to {printable(str(query))}")
     for column in ("", "image", "similarity"):
@@ -154,22 +232,32 @@ def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
     import numpy as np
     import torch
 
-    from osiris.data.decode import decode
+    from osiris.data.decode import UndecodableImage, decode
     from osiris.report.benchmark_images import contact_sheet
+
+    def thumbnail(path: Path) -> np.ndarray:
+        try:
+            return decode(path, THUMBNAIL)
+        except UndecodableImage as error:
+            notice(f"{path} cannot be read any more ({error}); its place on the contact sheet is grey.")
+            return np.full((3, THUMBNAIL, THUMBNAIL), 128, dtype=np.uint8)
 
     starts = range(0, len(paths), COLUMNS)
     rows = [[query], *(paths[start : start + COLUMNS] for start in starts)]
-    images = [torch.from_numpy(np.stack([decode(path, THUMBNAIL) for path in row])) for row in rows]
+    images = [torch.from_numpy(np.stack([thumbnail(path) for path in row])) for row in rows]
     names = ["query", *(f"{start + 1} to {min(start + COLUMNS, len(paths))}" for start in starts)]
     sheet = contact_sheet(images, names, scale=1)
     kind = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
-    write_atomically(out, lambda temporary: sheet.save(temporary, kind))
+    content = io.BytesIO()  # on a full disk, Pillow raises errors of many types
+    sheet.save(content, kind)
+    write_atomically(out, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
 def export_command(
     state: Positional[Path],
     format: Literal["safetensors", "onnx", "torchscript", "timm"] = "safetensors",
     out: Path | None = None,
+    encoder: str | None = None,
 ) -> None:
     """Write the newest encoder of a state or run to a folder, so that it runs without osiris.
 
@@ -187,12 +275,14 @@ def export_command(
             its metadata (needs the extra `onnx`). torchscript: one file for torch.jit.load. timm: weights and a script
             that builds the same network in timm (encoders of the family resnet).
         out: The folder; None means STATE-FORMAT in the current directory.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
     """
     from osiris.export import export
     from osiris.learner import Learner
 
     out = out or Path(f"{state.resolve().name}-{format}")
-    exported = export(Learner(state).run, out, format)
+    exported = export(Learner(state, encoder=_typed(encoder)).run, out, format)
     say(f"{out}: {', '.join(exported.files)}")
     if exported.difference is None:
         notice("the features were not compared with those of osiris, because timm cannot be imported here.")
@@ -203,8 +293,9 @@ def export_command(
 def status_command(state: Positional[Path]) -> None:
     """Show the episodes of a state or run, what its memory holds, the health of its features, and its size on disk.
 
-    drift: how far the episode moved the features of the memory's images (1 - cosine). reference: KNN accuracy on the
-    labelled images of `osiris observe --reference`.
+    drift: how far the episode moved the features of the memory's images (1 - cosine). from start: how far they are from
+    those of a pretrained start. reference: KNN accuracy on the labelled images of `osiris observe --reference`, in
+    percent, with its 95% interval.
 
     Examples:
       osiris status state
@@ -215,22 +306,30 @@ def status_command(state: Positional[Path]) -> None:
 
     from osiris.learner import Learner
 
-    status = Learner(state).status()
+    learner = Learner(state)
+    status = learner.status()
     table = Table(title=f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk")
-    for column in ("episode", "images", "in the memory", "drift", "reference"):
+    for column in ("episode", "images", "in the memory", "drift", "from start", "reference"):
         table.add_column(column, justify="left" if column == "episode" else "right")
     observed = {one.task: one for one in status["observations"].episodes}
     for number, ((name, images), in_memory) in enumerate(zip(status["episodes"], status["memory"])):
         one = observed.get(number)
-        drift = "" if one is None or one.drift is None else f"{one.drift:.3f}"
-        accuracy = "" if one is None or one.reference is None else f"{one.reference.accuracy:.1f} %"
-        table.add_row(printable(name), str(images), str(in_memory), drift, accuracy)
+        moved = ("", "") if one is None else [_three(value) for value in (one.drift, one.from_start)]
+        scores = None if one is None else one.reference
+        accuracy = "" if scores is None else "{:.1f} ({:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
+        table.add_row(printable(name), str(images), str(in_memory), *moved, accuracy)
     table.add_section()
     table.add_row("all", str(sum(count for _, count in status["episodes"])), str(sum(status["memory"])))
     console.print(table, markup=False)
     if status["unfinished"] is not None:
-        notice(f"{status['unfinished']} is not finished: observe it again to continue.")
+        notice(f"{status['unfinished']} is not finished. Continue with: {status['way_on']}")
     health = status["health"]
     if health is not None:
-        text = f"features: {health.dimension} numbers, effective rank {health.effective_rank:.1f}"
-        say(f"{text}, spread {health.spread:.2f}")
+        text = f"features: {health.dimension} numbers; effective rank {health.effective_rank:.1f}, spread "
+        say(f"{text}{health.spread:.2f}, over the images that the last episode was evaluated on")
+    if status["observations"].episodes:
+        say(learner.verdict())
+
+
+def _three(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -61,8 +61,8 @@ def run(args: Args) -> int:
 
         tables.append(benchmarks_table(describe_benchmarks()))
     if args.what in ("all", "presets"):
+        from osiris.presets import PRESETS
         from osiris.report.framework_tables import presets_table
-        from osiris.training.presets import PRESETS
 
         tables.append(presets_table({name: build(args.benchmark) for name, build in PRESETS.items()}))
     for number, table in enumerate(tables):

@@ -20,7 +20,8 @@ REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\
 def bench_command(repeats: int = 5) -> None:
     """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
 
-    Every result is a ratio of two times, measured alternately on one thread, so that other load matters little.
+    Every result is a ratio of two times, measured alternately on one thread, so that other load matters little. With a
+    GPU, a second table has the speed of training on it, by precision.
 
     Examples:
       osiris bench
@@ -32,6 +33,7 @@ def bench_command(repeats: int = 5) -> None:
     import torch
 
     from osiris.bench import PARTS
+    from osiris.bench.gpu import on_gpu
     from osiris.framework.tracing import one_thread
 
     if repeats < 1:
@@ -46,6 +48,15 @@ def bench_command(repeats: int = 5) -> None:
     for row in rows:
         table.add_row(row.what, f"{row.ratio:.3g}", row.target, "met" if row.met else "missed")
     console.print(table)
+    if torch.cuda.is_available():
+        with console.status("measuring: training on the GPU"):
+            speeds = on_gpu(repeats)
+        table = Table(title=f"osiris-d on {torch.cuda.get_device_name()}, medians of {repeats} turns")
+        for name in ("training", "images per second", "of its encoder passes", "of a matrix product"):
+            table.add_column(name, justify="left" if name == "training" else "right")
+        for speed in speeds:
+            table.add_row(speed.what, f"{speed.images:.0f}", f"{speed.of_passes:.2f}", f"{speed.of_products:.2f}")
+        console.print(table)
 
 
 def doctor_command(out: Path = Path("runs")) -> int:
@@ -99,12 +110,15 @@ def version(package: str) -> str | None:
 def _devices() -> list[tuple[str, str]]:
     import torch
 
-    from osiris.training.devices import choose_device
+    from osiris.devices import choose_device
 
     rows = [("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         rows.append(("cuda", ", ".join(names)))
+    elif shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
+        problem = "cannot use it: update the driver" if torch.version.cuda else "is for CPUs: install one with CUDA"
+        rows.append(("cuda", f"[red]there is a GPU, but this torch {problem} (https://pytorch.org/get-started)[/red]"))
     rows.append(("mps", "yes" if torch.backends.mps.is_available() else "no"))
     return [*rows, ("device chosen by auto", choose_device("auto").type)]
 

@@ -7,14 +7,20 @@ from typing import Annotated, Literal
 
 import tyro
 
-from osiris.console import say
+from osiris.console import notice, say
 from osiris.errors import UserError
 
 Format = Literal["text", "markdown", "latex", "csv"]
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
 
 
-def report_command(runs: Runs, out: Path = Path("report"), title: str | None = None, slow: bool = False) -> None:
+def report_command(
+    runs: Runs,
+    out: Path = Path("report"),
+    title: str | None = None,
+    slow: bool = False,
+    encoder: str | None = None,
+) -> None:
     """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
 
     The page is self-contained: it can be sent, archived or opened offline. Sections that the given runs do not support
@@ -29,11 +35,16 @@ def report_command(runs: Runs, out: Path = Path("report"), title: str | None = N
         out: Where report.html, figures/ and tables/ go.
         title: Heading of the page.
         slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
+        encoder: For runs whose encoder is your own: `package.module:function`, as it was given to `osiris train`.
     """
     from osiris.report.page import make_report
 
     if not runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
+    if encoder is not None:
+        from osiris.models.external import typed_encoder
+
+        typed_encoder(encoder)
     say(f"report: {make_report(list(runs), out, title, slow)}")
 
 
@@ -61,13 +72,17 @@ def compare_command(
         by: One row per method (mean over seeds) or per run.
         with_paper: Put the published numbers below ours.
     """
-    from osiris.evaluation.runs import load_runs
+    from osiris.presets import MEANINGLESS
     from osiris.report.comparison import comparison_table
     from osiris.report.tables import show
+    from osiris.runs.run import load_runs
 
     if not runs:
         raise UserError("name the runs to compare, for example `osiris compare runs`.")
-    show(comparison_table(load_runs(runs), protocol, by, with_paper), format)
+    loaded = load_runs(runs)
+    show(comparison_table(loaded, protocol, by, with_paper), format)
+    if any(run.metrics.preset == "smoke" for run in loaded):
+        notice(MEANINGLESS)
 
 
 def paper_command(

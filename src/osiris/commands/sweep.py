@@ -140,10 +140,10 @@ def grids_of(args: Args) -> list[Grid]:
 
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
-    from osiris.evaluation.runs import load_runs
     from osiris.report.comparison import main_table
     from osiris.report.studies import studies
     from osiris.report.tables import show
+    from osiris.runs.run import load_runs
     from osiris.sweep.runner import finish
 
     try:

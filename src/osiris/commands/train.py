@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,11 +14,11 @@ from typing import Annotated
 import tyro
 
 from osiris.commands import parse_arguments
+from osiris.config import Config
 from osiris.console import console, messages, notice, printable, say
 from osiris.errors import Stopped, UserError
-from osiris.framework.config import MethodConfig
-from osiris.training.config import Config
-from osiris.training.presets import choose_preset, describe, own_data, preset, with_encoder
+from osiris.presets import choose_preset, configure, describe, own_data, with_encoder
+from osiris.runs.directory import default_out, read_config
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,6 @@ class Args:
     """No progress display."""
     add_task: tuple[Path, ...] = ()
     """Add one more task, a folder of images, to a finished run (--resume). Its earlier images are not needed."""
-    first_task: Path | None = None
-    """Load the trained first task, which is the same for every method, from this file, or write it if it is missing."""
     processes: int = 1
     """Processes on this machine that share each batch (one per GPU). For several machines, use torchrun."""
     stop_after_task: int | None = None
@@ -64,8 +61,9 @@ def parse(argv: list[str]) -> Args:
     """Defaults depend on preset, benchmark, encoder and objective, so those are read first; others override them."""
     first, help_wanted = argparse.ArgumentParser(add_help=False, allow_abbrev=False), {"-h", "--help"} & set(argv)
     first.add_argument("--processes", type=int, default=1)
-    for option in ("--preset", "--benchmark", "--encoder", "--objective", "--device"):
+    for option in ("--preset", "--benchmark", "--encoder", "--objective", "--device", "--init", "--image-size"):
         first.add_argument(option)
+    first.add_argument("--pretrained", action=argparse.BooleanOptionalAction)
     for option in ("--resume", "--config"):
         first.add_argument(option, type=Path)
     known, rest = first.parse_known_args(argv)
@@ -76,24 +74,31 @@ def parse(argv: list[str]) -> Args:
     reason = ""
     if known.preset is not None and (known.resume is not None or known.config is not None):
         raise UserError("--preset cannot be combined with --resume or --config, which contain every setting.")
+    if known.encoder is not None:
+        from osiris.models.external import typed_encoder
+
+        known.encoder = typed_encoder(known.encoder)
     source: Path | None = known.resume or known.config
     if source is not None:
-        from osiris.training.run_directory import read_config
-
         base, out = read_config(source), known.resume
         base = base if known.encoder is None else with_encoder(base, known.encoder)
         base.check()
     else:
-        known.benchmark = known.benchmark or "tinyworld"
         name = known.preset
         if name is None and help_wanted:
             name = "fast"
         elif name is None:
             name, reason = choose_preset(known.device or "auto")
-        base, out = preset(name, known.benchmark, known.encoder, known.objective), None
-    for option in ("benchmark", "objective", "device"):
+        given = {name: getattr(known, name) for name in ("objective", "init", "pretrained", "image_size")}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not str(known.image_size).isdecimal():
+            given.pop("image_size", None)  # the parser below says what is wrong with it
+        base, out = configure(known.benchmark or "tinyworld", name, known.encoder, given, strict=False), None
+    for option in ("benchmark", "objective", "device", "init", "image_size"):
         if getattr(known, option) is not None:
-            rest += [f"--{option}", getattr(known, option)]
+            rest += [f"--{option.replace('_', '-')}", getattr(known, option)]
+    if known.pretrained is not None:
+        rest.append("--pretrained" if known.pretrained else "--no-pretrained")
     args = parse_arguments(Args, rest, "train", Args(base, out, resume=known.resume, config_file=known.config))
     if reason and not args.quiet:
         chosen = describe(args.config) if own_data(args.config.data.benchmark) else ""
@@ -119,23 +124,14 @@ def launch(processes: int, arguments: list[str]) -> int:
         return int(code_file.read_text()) if code_file.exists() else code
 
 
-def default_out(config: Config) -> Path:
-    """runs/BENCHMARK-METHOD-seedN with the changes to the method, in characters that every file system allows."""
-    plain = MethodConfig(method=config.method.method, pocon_interval=config.method.pocon_interval)
-    changed = [f"{name}-{value}" for name, value in vars(config.method).items() if value != getattr(plain, name)]
-    parts = "-".join([config.data.benchmark, config.method.method, *changed])
-    return Path("runs") / re.sub(r"[^A-Za-z0-9.+-]+", "-", f"{parts}-seed{config.seed}").strip("-")
-
-
 def run(args: Args) -> int:
-
     config, out = args.config, args.out or default_out(args.config)
     if not args.quiet:
         text = f"{config.method.method} on {config.data.benchmark}, preset {config.preset}, seed {config.seed} -> {out}"
         messages.print(printable(text), markup=False, highlight=False)
 
     from osiris.commands import metrics_table
-    from osiris.training.loop import train
+    from osiris.training.run import Opening, train
 
     if args.add_task:
         from osiris.learner import Learner
@@ -143,7 +139,10 @@ def run(args: Args) -> int:
         for folder in args.add_task:
             Learner(out).observe(Path(str(folder).removeprefix("folder:")), quiet=args.quiet)
         return 0
-    metrics = train(config, out, args.quiet, not args.no_lock, None, None, None, args.first_task, args.stop_after_task)
+    own = (config.encoder.encoder or "").startswith("own:")
+    again = "Give the same command again to continue." if own else None
+    opening = Opening(config, out, quiet=args.quiet, lock=not args.no_lock, again=again)
+    metrics = train(opening, stop_after=args.stop_after_task)
     if metrics is not None:
         console.print(metrics_table([metrics]))
         say(f"run directory: {out}")

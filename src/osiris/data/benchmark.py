@@ -18,7 +18,7 @@ from osiris.data import orders
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset, rank_in_group
 from osiris.data.images import Images, Subset
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD, Channels
+from osiris.data.names import EPISODES, IMAGENET_MEAN, IMAGENET_STD, Channels
 from osiris.errors import UserError
 
 Environments = Sequence[tuple[str, tuple[int, ...]]]
@@ -79,6 +79,8 @@ class Benchmark:
     """Directory of the cache entry that holds the images and the list of skipped ones, if there is one."""
     contents: tuple[TaskContent, ...] = ()
     """By task; see `content_differences`."""
+    learned: int = 0
+    """How many tasks at the beginning were learned before: their images are not at hand any more."""
 
     @property
     def task_count(self) -> int:
@@ -89,12 +91,49 @@ class Benchmark:
         return len(self.class_names)
 
     @property
+    def train_images(self) -> int:
+        """Of all tasks, at hand or not."""
+        return len(self.train) + sum(content["train"] for content in self.contents[: self.learned])
+
+    @property
     def labelled(self) -> bool:
         return self.test is not None and self.test.label is not None and self.bank.label is not None
 
     def training_indices(self, task: int) -> Tensor:
         """Indices into `train` of one task's images."""
         return torch.nonzero(self.train.task == task).squeeze(1)
+
+    def training_rows(self, task: Tensor, position: Tensor) -> Tensor:
+        """Indices into `train` of images that are given by task and position in it, as the memory records them."""
+        rows = torch.full_like(position, -1)
+        for one in task.unique().tolist():
+            members, chosen = self.training_indices(one), task == one
+            rows[chosen] = members[position[chosen]]
+        return rows
+
+
+def grown(past: Sequence[TaskContent], episode: Benchmark) -> Benchmark:
+    """Some tasks that were learned before, and the images of one episode as the next task.
+
+    The images of earlier tasks are gone, so the features are evaluated on those of the new one, without labels.
+    """
+    contents = (*past, episode.contents[0])
+    split = Split(episode.train.images, torch.full((len(episode.train),), len(past)))
+    return Benchmark(
+        name=EPISODES,
+        train=split,
+        bank=split,
+        test=None,
+        class_names=(),
+        tasks=((),) * len(contents),
+        mean=episode.mean,
+        std=episode.std,
+        checksum=hashlib.sha256(repr(list(contents)).encode()).hexdigest(),
+        notices=episode.notices,
+        task_names=tuple(content["name"] for content in contents),
+        contents=contents,
+        learned=len(past),
+    )
 
 
 def content_differences(before: Sequence[TaskContent], now: Sequence[TaskContent]) -> list[str]:
@@ -176,6 +215,10 @@ def _benchmark(
         test = _split(dataset, np.flatnonzero(dataset.test), task, config.test_per_class, digest)
         missing = ", ".join(repr(one["name"]) if task_names else one["name"] for one in contents if not one["test"])
         notices += [f"task(s) {missing} have no test images: their accuracy cannot be computed."] if missing else []
+    each = np.unique(((task << 32) + dataset.rows["check"].astype(np.int64))[~dataset.test]) >> 32
+    distinct = np.bincount(each, minlength=len(tasks))
+    same = ", ".join(repr(one["name"]) for one, count in zip(contents, distinct) if count == 1 < one["train"])
+    notices += [f"all images in task(s) {same} are copies of one image: there is nothing to learn."] if same else []
     if dataset.label is None and (config.train_per_class or config.bank_per_class):
         notices.append("there are no labels: limits on the images per class do not apply, all images are used.")
     return Benchmark(

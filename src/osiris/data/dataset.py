@@ -125,7 +125,9 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
         import torch  # only here, so that `osiris list` does not wait for it
 
         table = read_table()
-        every = LazyImages(len(table), manifest["size"], table.read, table.describe)
+        checks = np.zeros(len(table), dtype=np.uint32)
+        checks[entry.rows["row"]] = entry.rows["check"]
+        every = LazyImages(len(table), manifest["size"], table.read, table.describe, checks=checks)
         images = Subset(every, torch.from_numpy(entry.rows["row"]))
     else:
         images = ArrayImages(entry.images)

@@ -74,6 +74,8 @@ def image_dimensions(encoded: Encoded) -> tuple[int, int]:
 def _open(encoded: Encoded) -> Image.Image:
     if isinstance(encoded, np.ndarray):
         return Image.fromarray(encoded)
+    if isinstance(encoded, Path) and encoded.exists() and not encoded.is_file():
+        raise OSError("it is not a file")  # reading a pipe would take forever
     return Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded)
 
 
@@ -208,7 +210,7 @@ def _refuse_empty(table: Table, columns: dict[str, np.ndarray], skipped: list[st
 
 
 def _choose_size(table: Table, size: int | None) -> tuple[int, list[str]]:
-    """The side of the square that all images are brought to: as asked, else the median short side up to 224."""
+    """The side of the square that all images are brought to: as asked, else the median short side, from 8 to 224."""
     if size is not None:
         return size, []
     dimensions: list[tuple[int, int]] = []
@@ -220,5 +222,5 @@ def _choose_size(table: Table, size: int | None) -> tuple[int, list[str]]:
     size = max(8, min(LARGEST_DEFAULT, int(np.median([min(pair) for pair in dimensions]))))
     if set(dimensions) == {(size, size)}:
         return size, []
-    text = f"images are scaled and cropped to {size}x{size} (the median short side, at most {LARGEST_DEFAULT}); "
+    text = f"images are scaled and cropped to {size}x{size} (the median short side, from 8 to {LARGEST_DEFAULT}); "
     return size, [f"{text}--image-size changes this."]

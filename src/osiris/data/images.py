@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ class Images:
     shape: tuple[int, int, int]
     """(3, height, width)"""
     count: int
+    decoded: bool = True
+    """Whether taking an image costs no decoding."""
 
     def __len__(self) -> int:
         return self.count
@@ -55,6 +58,7 @@ class Subset(Images):
 
     def __init__(self, source: Images, indices: Tensor) -> None:
         self.source, self.indices, self.count, self.shape = source, indices, len(indices), source.shape
+        self.decoded = source.decoded
 
     def take(self, indices: Tensor) -> Tensor:
         return self.source.take(self.indices[indices])
@@ -67,8 +71,10 @@ class LazyImages(Images):
     """Images that are too many to keep decoded: threads decode them while the device works on the previous batch.
 
     `read` returns the encoded images of some rows, `describe` names a row in an error message. The pixels are the ones
-    that the cache would hold.
+    that the cache would hold: `checks` has the CRC-32 of each row, as it was when the data was first read.
     """
+
+    decoded = False
 
     def __init__(
         self,
@@ -77,8 +83,10 @@ class LazyImages(Images):
         read: Callable[[Sequence[int]], list[Encoded]],
         describe: Callable[[int], str],
         ahead: int | None = None,
+        checks: np.ndarray | None = None,
     ) -> None:
         self.count, self.shape, self.read, self.describe = count, (3, size, size), read, describe
+        self.checks = checks
         self.ahead = max(1, AHEAD_BYTES // (3 * size * size)) if ahead is None else ahead
         self.pending: dict[int, Future[np.ndarray]] = {}
         """Oldest first. Only the caller's thread uses it."""
@@ -103,9 +111,15 @@ class LazyImages(Images):
         if not 0 <= index < self.count:
             raise IndexError(f"image {index} of {self.count}")
         try:
-            return decode(self.read([index])[0], self.shape[1])
+            pixels = decode(self.read([index])[0], self.shape[1])
         except UndecodableImage as error:
             raise UserError(
                 f"{self.describe(index)} was readable when the data was first read and is not any more ({error}). "
                 "Restore the file, or start a new run without it."
             ) from None
+        if self.checks is not None and zlib.crc32(pixels.data) != self.checks[index]:
+            raise UserError(
+                f"{self.describe(index)} has changed since the data was first read. Restore the file, or start a new "
+                "run."
+            )
+        return pixels

@@ -104,6 +104,8 @@ _NAMED = (
     BenchmarkName("split-tiny-imagenet-10", "known", "tiny-imagenet", 10, about="10 tasks of 20 random classes"),
 )
 BENCHMARKS = {name.text: name for name in _NAMED}
+EPISODES = "episodes"
+"""What a run is said to learn from that is given one folder of images at a time."""
 PATTERNS = ("split-DATASET-N", "folder:PATH", "dataset:NAME_OR_PATH", "arrays:FILE.npz")
 SPLIT = re.compile(r"^split-(?P<place>.+)-(?P<tasks>\d+)$")
 
@@ -128,6 +130,8 @@ def parse_name(name: str) -> BenchmarkName:
         return BenchmarkName(name, "known", place, task_count)
     if task_count is not None and ("/" in place or Path(place).exists()):  # OWNER/NAME on the hub, or a local path
         return BenchmarkName(name, "dataset", place, task_count)
+    if Path(name).expanduser().is_dir():
+        raise UserError(f"{name} is not the name of a benchmark. Did you mean the folder, folder:{name}?")
     raise unknown("benchmark", name, [*BENCHMARKS, *PATTERNS])
 
 

@@ -140,6 +140,11 @@ def make_table(
     label, label_of = None, {}
     if train.labels is not None:
         label, label_of = numbered(train.labels, train.count, f"{name}: labels", names=class_names)
+        if "-1" in label_of:
+            raise UserError(
+                f"{name}: labels contain -1, which usually means that an image has none. Give a label for every image, "
+                "leave such images out, or leave out all labels."
+            )
     classes = tuple(class_names or label_of) if label is not None else ()
     episode, episode_of = np.zeros(train.count, dtype=np.int64), {"all": 0}
     if train.episodes is not None:
@@ -200,7 +205,7 @@ def _plain(values: Values, count: int, what: str) -> list[Any]:
     if array.shape != (count,):
         raise UserError(f"{what} have the shape {array.shape}; expected one value for each of the {count} images.")
     plain = (array.astype("datetime64[D]") if array.dtype.kind == "M" else array).tolist()
-    if any(value is None for value in plain):
+    if any(value is None or value == "" or value != value for value in plain):  # NaN differs from itself
         raise UserError(f"{what}: some images have none. Give a value for every image, or leave them out.")
     kinds = {type(value) for value in plain}
     if not kinds <= {int, bool, str, datetime.date, datetime.datetime} or len(kinds) > 1:

@@ -9,21 +9,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from osiris.console import notice
 from osiris.data.benchmark import Benchmark
+from osiris.errors import UserError
 from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import digest
-from osiris.evaluation.metrics_file import Baseline
 from osiris.evaluation.protocols import TASK_LEVEL, labels_of_test
+from osiris.evaluation.scores import Baseline, read_record, write_record
 from osiris.evaluation.statistics import mean
-from osiris.files import read_sealed_json, write_sealed_json
 from osiris.models.fast import principal_components
 from osiris.randomness import generator
 
@@ -70,13 +69,13 @@ def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
     """From the cache, which is optional: a damaged file is measured again, and a result may remain unsaved."""
     if path is not None and path.exists():
         try:
-            return msgspec.convert(read_sealed_json(path), Baseline)
-        except (OSError, ValueError):
+            return read_record(path, Baseline)
+        except UserError:
             notice(f"{path} is damaged; this baseline is measured again.")
     result = compute()
     try:
         if path is not None:
-            write_sealed_json(path, result.plain())
+            write_record(path, result)
     except OSError as error:
         notice(f"{path} cannot be written ({error.strerror}); the next run measures this baseline again.")
     return result

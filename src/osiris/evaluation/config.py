@@ -42,7 +42,9 @@ class ProtocolConfig:
                 raise unknown("protocol", name, PROTOCOLS)
         if self.k < 1:
             raise UserError(f"k, the number of neighbours that vote, must be at least 1, not {self.k}.")
-        if self.temperature <= 0:
-            raise UserError(f"the temperature of the KNN must be positive, not {self.temperature}.")
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(f"the temperature of the KNN must be positive and finite, not {self.temperature}.")
+        if self.random_encoders < 0:
+            raise UserError(f"--random-encoders is a number of encoders: 0 or more, not {self.random_encoders}.")
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise UserError(f"--evaluate-every is a number of steps: at least 1, not {self.evaluate_every}.")

@@ -8,30 +8,45 @@ torchvision (no prefix); `shortcut` for `downsample`, `gn1` or `norm1` for `bn1`
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
 from osiris.files import load_tensors
 from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder, without_memory
-from osiris.models.external import is_pretrained
+from osiris.models.external import PYTHON_ENTRY, Architecture, import_entry, is_public, statistics
 from osiris.models.heads import projector
 from osiris.models.pretrained import preprocessing
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
+MOST_WRAPPERS = 10
+"""Containers within containers; a file may hold itself."""
 COPIES = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
 """A checkpoint often holds a second copy of the encoder; its names contain one of these words."""
-PYTHON_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+MOST_LAYERS = 1000
+"""Of each kind in a pretrained encoder."""
+Mean = Annotated[float, Meta(ge=-1e6, le=1e6)]
+Deviation = Annotated[float, Meta(ge=1e-6, le=1e6)]
+
+
+class Metadata(msgspec.Struct):
+    """What a checkpoint of osiris says about itself."""
+
+    encoder: EncoderConfig
+    architecture: Architecture = {}
+    projector: ProjectorConfig = ProjectorConfig()
+    mean: tuple[Mean, Mean, Mean] | None = None
+    std: tuple[Deviation, Deviation, Deviation] | None = None
+    image_size: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,39 +68,49 @@ def load_encoder(
     """From a file, from `hf:NAME` or `timm:NAME`, or from `package.module:function`. The other arguments describe files
     that do not describe themselves; they must not contradict a checkpoint of osiris."""
     path = Path(source)
-    if is_pretrained(str(source)):
+    if is_public(str(source)):
         expected = preprocessing(str(source))
         config = EncoderConfig(encoder=str(source))
         return LoadedEncoder(
             build_encoder(config), config.description, expected.mean, expected.std, expected.image_size
         )
     if not path.exists() and PYTHON_ENTRY.fullmatch(str(source)):
-        return LoadedEncoder(from_entry(str(source)), {"entry": str(source)})
+        return given_encoder(from_entry(str(source)), str(source))
     tensors, metadata = read_file(path)
     if "encoder" in metadata:
-        _refuse_contradictions(path, metadata["encoder"], arch, prefix, stem_padding)
-        return from_checkpoint(path, tensors, metadata)
+        loaded, config = from_checkpoint(path, tensors, metadata)
+        _refuse_contradictions(path, config, arch, prefix, stem_padding)
+        return loaded
     return from_foreign(path, tensors, arch, prefix, stem_padding)
+
+
+def given_encoder(module: nn.Module, name: str | None = None) -> LoadedEncoder:
+    """An encoder as a module, with the normalisation that its attributes `mean` and `std` name."""
+    mean, std = getattr(module, "mean", None), getattr(module, "std", None)
+    known = (None, None) if mean is None or std is None else statistics(mean, std)
+    return LoadedEncoder(module, {"entry": name or type(module).__name__}, *known)
 
 
 def load_checkpoint(path: Path) -> LoadedEncoder:
     """The encoder of a checkpoint that osiris wrote; other files are refused."""
     tensors, metadata = read_file(path)
-    if not {"encoder", "mean", "std", "image_size"} <= metadata.keys():
+    loaded = from_checkpoint(path, tensors, metadata)[0] if "encoder" in metadata else None
+    if loaded is None or None in (loaded.mean, loaded.std, loaded.image_size):
         raise UserError(f"{path} is not a checkpoint of osiris; for other weights use --encoder {path}.")
-    return from_checkpoint(path, tensors, metadata)
+    return loaded
 
 
-def from_checkpoint(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> LoadedEncoder:
-    """The encoder of `checkpoints/task-XX.safetensors`."""
+def from_checkpoint(
+    path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> tuple[LoadedEncoder, EncoderConfig]:
+    """The encoder of `checkpoints/task-XX.safetensors`, and its config."""
     try:
         encoder = checkpoint_networks(tensors, metadata, heads=())["encoder"]
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    description = msgspec.convert(metadata["encoder"], EncoderConfig).description
-    mean, std = metadata.get("mean"), metadata.get("std")
-    normalisation = (None, None) if mean is None or std is None else (tuple(mean), tuple(std))
-    return LoadedEncoder(encoder, description, *normalisation, metadata.get("image_size"))
+    about = msgspec.convert(metadata, Metadata)
+    loaded = LoadedEncoder(encoder, about.encoder.description, about.mean, about.std, about.image_size)
+    return loaded, about.encoder
 
 
 def checkpoint_networks(
@@ -93,17 +118,17 @@ def checkpoint_networks(
 ) -> nn.ModuleDict:
     """`encoder`, and the projectors that the checkpoint has. They are built without memory until their sizes are known
     to be those of the tensors, because a file can claim any size."""
-    external, architecture = None, metadata.get("architecture", {})
+    external = None
     try:
-        config = msgspec.convert(metadata["encoder"], EncoderConfig)
-        external = config.encoder
+        about = msgspec.convert(metadata, Metadata)
+        config, architecture, external = about.encoder, about.architecture, about.encoder.encoder
+        _refuse_many_layers(architecture)
         with without_memory():
             networks = nn.ModuleDict({"encoder": build_encoder(config, architecture=architecture)})
             for head in heads:
                 if f"{head}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
-                    shape = msgspec.convert(metadata["projector"], ProjectorConfig)
-                    features = tensors[f"{head}.fc1.weight"].shape[1]
-                    networks[head] = projector(features, shape.projector_hidden, shape.projector_output)
+                    sizes = about.projector.projector_hidden, about.projector.projector_output
+                    networks[head] = projector(tensors[f"{head}.fc1.weight"].shape[1], *sizes)
         for part, module in networks.items():
             names = [name for name in tensors if name.startswith(f"{part}.")]
             module.load_state_dict({name.removeprefix(f"{part}."): tensors[name] for name in names}, assign=True)
@@ -111,18 +136,30 @@ def checkpoint_networks(
             encoder = build_encoder(config, architecture=architecture)
             encoder.load_state_dict(networks["encoder"].state_dict())
             networks["encoder"] = encoder
-    except (msgspec.ValidationError, KeyError, TypeError, RuntimeError) as error:
+    except (msgspec.ValidationError, IndexError, TypeError, RuntimeError) as error:
         reason = "it is damaged, or written by another version of osiris"
         if external is not None:
             reason = f"{external} is built differently here; has its code changed?"
-        raise UserError(f"the checkpoint does not fit its description ({reason}): {error}") from error
+        problem = " ".join(str(error).split())[:300]
+        raise UserError(f"the checkpoint does not fit its description ({reason}): {problem}") from error
     return networks
 
 
+def _refuse_many_layers(value: Any, name: str = "") -> None:
+    """Building the layers that a file claims to have may take forever, even without memory."""
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            _refuse_many_layers(item, inner)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_many_layers(item, name)
+    elif isinstance(value, int) and value > MOST_LAYERS and re.search("layer|depth|block|stage", name):
+        raise UserError(f"the checkpoint describes an encoder with {name} {value}; at most {MOST_LAYERS} are built.")
+
+
 def _refuse_contradictions(
-    path: Path, described: dict[str, Any], arch: str | None, prefix: str | None, stem_padding: int | None
+    path: Path, config: EncoderConfig, arch: str | None, prefix: str | None, stem_padding: int | None
 ) -> None:
-    config = msgspec.convert(described, EncoderConfig)
     if arch is not None:
         _check_architecture(arch, config)
     if prefix not in (None, "", "encoder."):
@@ -133,18 +170,8 @@ def _refuse_contradictions(
 
 def from_entry(entry: str) -> nn.Module:
     """Call `package.module:function` (the current directory is importable) and check that it returned a module."""
-    module_name, _, function_name = entry.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except ImportError as error:
-        raise UserError(f"{entry!r}: {error}. Is the package installed, or the file in this directory?") from error
-    except AttributeError:
-        raise UserError(f"{entry!r}: the module {module_name!r} has no function {function_name!r}.") from None
-    finally:
-        sys.path.remove(here)
-    encoder = function()
+    function = import_entry(entry)
+    encoder = function() if callable(function) and not isinstance(function, nn.Module) else function
     if not isinstance(encoder, nn.Module):
         raise UserError(f"{entry!r} returned {type(encoder).__name__}, not a torch.nn.Module from images to features.")
     return encoder
@@ -208,13 +235,13 @@ def read_file(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
 
 def find_state(record: Mapping[str, Any]) -> dict[str, Tensor]:
     """The state dict inside a checkpoint, whatever it is wrapped in."""
-    tensors = {name: value for name, value in record.items() if isinstance(value, Tensor)}
-    if any(name.endswith("conv1.weight") for name in tensors):
-        return tensors
-    for name in CONTAINERS:
-        inner = record.get(name)
-        if isinstance(inner, Mapping):
-            return find_state(inner)
+    inner: Any = record
+    for _ in range(MOST_WRAPPERS):
+        record = inner
+        tensors = {str(name): value for name, value in record.items() if isinstance(value, Tensor)}
+        if any(name.endswith("conv1.weight") for name in tensors):
+            return tensors
+        inner = next((record[name] for name in CONTAINERS if isinstance(record.get(name), Mapping)), {})
     raise UserError(f"there is no ResNet encoder among the entries {', '.join(map(str, list(record)[:8]))}, ...")
 
 
@@ -249,6 +276,8 @@ def infer_config(state: Mapping[str, Tensor]) -> EncoderConfig:
     """The shape of the encoder, from the shapes of its tensors. They do not show strides: the stem's is assumed 1."""
     if any(re.search(r"\.conv3\.weight$", name) for name in state):
         raise UserError("this encoder has bottleneck blocks (ResNet-50 or larger): use a Python entry module:function.")
+    if "conv1.weight" not in state or state["conv1.weight"].ndim != 4:
+        raise UserError("there is no ResNet encoder under this prefix: no conv1.weight with four dimensions.")
     width, _, kernel, _ = state["conv1.weight"].shape
     stages = [{name.split(".")[1] for name in state if name.startswith(f"layer{stage}.")} for stage in range(1, 5)]
     return EncoderConfig(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from msgspec.structs import replace
-from torch import Tensor
+from torch import Tensor, nn
 
+from osiris import processes
+from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import geometry
 from osiris.evaluation.config import ProtocolConfig
-from osiris.evaluation.features import Features
-from osiris.evaluation.health import fixed_subset, health
+from osiris.evaluation.features import Features, embed_benchmark
+from osiris.evaluation.health import HEALTH_IMAGES, embed_two_views, fixed_subset, health
 from osiris.evaluation.knn import DEPTH, Question, Ranking, ask
 from osiris.evaluation.metrics import percent, percent_by
-from osiris.evaluation.metrics_file import NO_TASK_LEVEL, ProtocolScores, Scores, TaskLevelScores
 from osiris.evaluation.probe import probe
 from osiris.evaluation.protocols import TASK_LEVEL, WITHIN_ENVIRONMENT, environment_of_task, labels_of_test, questions
+from osiris.evaluation.scores import NO_TASK_LEVEL, Comparison, ProtocolScores, Scores, TaskLevelScores, write_record
+from osiris.evaluation.statistics import mcnemar, mean
+from osiris.files import save_tensors
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,31 @@ class Evaluation:
     numbers: Scores
     arrays: dict[str, Tensor]
     """For figures and the bootstrap, ready for a safetensors file."""
+    features: Features
+
+    def save(self, folder: Path, name: str, keep_features: bool = False) -> None:
+        """NAME.json is written last: if it exists, the other files do too."""
+        if keep_features:
+            self.features.save(folder / f"{name}-features.safetensors")
+        save_tensors(folder / f"{name}.safetensors", self.arrays)
+        write_record(folder / f"{name}.json", self.numbers)
+
+
+def evaluate_encoder(
+    encoder: nn.Module,
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    device: torch.device | str = "cpu",
+    ticker: Ticker | None = None,
+) -> Evaluation | None:
+    """Every number of an encoder. The processes share the embedding, which is the work; the first one does the rest,
+    and the others get None."""
+    features = embed_benchmark(encoder, benchmark, device, ticker, shared=True)
+
+    def evaluate() -> Evaluation:
+        return evaluate_features(features, benchmark, protocol, embed_two_views(encoder, benchmark, device))
+
+    return processes.on_first(evaluate)
 
 
 def evaluate_features(
@@ -47,7 +79,7 @@ def evaluate_features(
     arrays = _unlabelled_arrays(features, benchmark)
     if not benchmark.labelled:
         consolidation = score_episodes(features, benchmark, protocol)
-        return Evaluation(replace(numbers, missing=missing(benchmark), task_level=consolidation), arrays)
+        return Evaluation(replace(numbers, missing=missing(benchmark), task_level=consolidation), arrays, features)
     rankings = rank_test_images(features, benchmark, protocol)
     numbers = replace(
         numbers,
@@ -58,7 +90,35 @@ def evaluate_features(
         environments=_score_environments(rankings, benchmark),
         probe=probe(features, benchmark, protocol.protocols) if protocol.probe else {},
     )
-    return Evaluation(numbers, arrays | _labelled_arrays(features, benchmark, rankings))
+    return Evaluation(numbers, arrays | _labelled_arrays(features, benchmark, rankings), features)
+
+
+def compare_hits(before: np.ndarray, after: np.ndarray) -> Comparison | None:
+    """Hits (bool) of two encoders on the same images; None if there are none."""
+    if not len(before):
+        return None
+    difference = 100 * float(after.mean() - before.mean())
+    return Comparison(difference=difference, p=mcnemar(before, after), images=len(before))
+
+
+def compare_arrays(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], protocol: str, tasks: int
+) -> tuple[Comparison | None, list[Comparison | None]]:
+    """(overall, by task) from the arrays of two evaluations on the same test images."""
+    label, task = after["label"].numpy(), after["task"].numpy()
+    hits = [arrays[f"prediction.{protocol}"].numpy() == label for arrays in (before, after)]
+    by_task = [compare_hits(hits[0][task == one], hits[1][task == one]) for one in range(tasks)]
+    return compare_hits(*hits), by_task
+
+
+def headline(numbers: Scores, images: int | None = None) -> dict[str, float | None]:
+    """The few numbers that the progress display shows, each with its protocol. The effective rank depends on how many
+    `images` it is measured on."""
+    if not numbers.labelled:
+        over = "" if images is None else f" over {min(images, HEALTH_IMAGES)} images"
+        return {f"effective rank{over}": numbers.health.effective_rank}
+    values = {f"accuracy ({name})": mean(scores.accuracy) for name, scores in numbers.protocols.items()}
+    return values | {"task level": numbers.task_level.accuracy}
 
 
 def missing(benchmark: Benchmark) -> str:

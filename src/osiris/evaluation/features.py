@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from osiris import processes
+from osiris.augment.operations import upload
 from osiris.augment.views import normalise
 from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
@@ -54,7 +55,7 @@ def embed(
     with evaluating(encoder):
         for start in range(0, len(indices), batch_size):
             part = indices[start : start + batch_size]
-            batch = normalise(images.take(part).to(device, non_blocking=True), mean, std)
+            batch = normalise(upload(images.take(part), device), mean, std)
             features = encoder(batch).float()
             assert features.ndim == 2 and len(features) == len(part), f"an encoder returns [B, d], not {features.shape}"
             if start == 0:

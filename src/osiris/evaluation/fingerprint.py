@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
-from osiris.evaluation.metrics_file import Fingerprint
+from osiris.evaluation.scores import Fingerprint
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> Fingerprint:
     fields = {
         "benchmark": benchmark.name,
-        "train_images": len(benchmark.train),
+        "train_images": benchmark.train_images,
         "bank_images": len(benchmark.bank),
         "test_images": 0 if benchmark.test is None else len(benchmark.test),
         "image_size": list(benchmark.bank.images.shape[1:]),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osiris.augment.views import TwoViews
 from osiris.data.benchmark import Benchmark
-from osiris.evaluation.metrics_file import Health
+from osiris.evaluation.scores import Health
 from osiris.models.normalisation import evaluating
 from osiris.randomness import generator
 

@@ -80,7 +80,8 @@ def checkpoint_overfitting(
     networks = checkpoint_networks(tensors, metadata)
     two_views = TwoViews(metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std), views)
     past = (benchmark.train.task < task).nonzero().squeeze(1)
-    memory = tensors["memory.source"][tensors["memory.task"] < task]
+    earlier = tensors["memory.task"] < task
+    memory = benchmark.training_rows(tensors["memory.task"][earlier], tensors["memory.source"][earlier])
 
     @torch.no_grad()
     def embed(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:

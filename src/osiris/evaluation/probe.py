@@ -16,8 +16,8 @@ from torch import Tensor
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.features import Features
 from osiris.evaluation.metrics import percent_by
-from osiris.evaluation.metrics_file import ProbeScores
 from osiris.evaluation.protocols import labels_of_test, membership
+from osiris.evaluation.scores import ProbeScores
 from osiris.randomness import generator
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)

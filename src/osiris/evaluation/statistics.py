@@ -120,6 +120,15 @@ def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: b
     return TTest(difference, 2 * float(stdtr(degrees, -abs(difference / error))), seeds, paired)
 
 
+def mcnemar(before: np.ndarray, after: np.ndarray) -> float:
+    """Two-sided p of the exact test that two classifiers are equally good, from their hits (bool) on the same images:
+    among the images on which they differ, each is right in half of the cases."""
+    from scipy.special import bdtr
+
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+
+
 def format_p(p: float) -> str:
     """`p < 0.001`, `p = 0.042`."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
@@ -181,3 +190,10 @@ def mark(values: Sequence[float | None], higher_is_better: bool = True) -> list[
     marks: tuple[Mark, ...] = ("best", "second") if count > 2 else ("best",) if count > 1 else ()
     names: dict[float, Mark] = dict(zip(ranked, marks))
     return [None if value is None else names.get(value) for value in printed]
+
+
+def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95% interval of Wilson for a share of so many images."""
+    centre, scale = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)

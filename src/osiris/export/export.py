@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import io
 import json
-import shutil
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +16,16 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from osiris.console import printable
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
-from osiris.evaluation.runs import Run
 from osiris.export import load_timm
 from osiris.files import require_writable, write_atomically, write_json, write_text
 from osiris.models import standalone
+from osiris.runs.run import Run
 
 Format = Literal["safetensors", "onnx", "torchscript", "timm"]
 TOLERANCE = 1e-4
@@ -58,16 +60,22 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     if family in ("resnet", "fast"):  # made of torch's own layers, as the loader script builds it
         network = standalone.build(loaded.description).eval()
         network.load_state_dict(loaded.module.state_dict())
-    files = [*write(network, config, out), "config.json", "README.md"]
-    write_json(out / "config.json", config)
-    try:
-        difference = largest_difference(loaded, load(out))
-    except (ImportError, RuntimeError):  # RuntimeError: a torchvision that was built for another torch
-        if format != "timm":
-            raise
-        difference = None
-    assert difference is None or difference < TOLERANCE, f"the export computes other features: {difference}"
-    write_text(out / "README.md", model_card(run, loaded, format, difference))
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=out) as made:  # an earlier export stays until this one is complete
+        place = Path(made)
+        files = [*write(network, config, place), "config.json", "README.md"]
+        write_json(place / "config.json", config)
+        try:
+            difference = largest_difference(loaded, load(place))
+        except (ImportError, RuntimeError):  # RuntimeError: a torchvision that was built for another torch
+            if format != "timm":
+                raise
+            difference = None
+        if difference is not None and not difference < TOLERANCE:
+            raise UserError(f"as {format}, the encoder computes other features (difference {difference:.1e}).")
+        write_text(place / "README.md", model_card(run, loaded, format, difference))
+        for name in files:
+            (place / name).replace(out / name)
     return Exported(files, difference)
 
 
@@ -97,7 +105,21 @@ def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: floa
         std=tuple(round(value, 4) for value in loaded.std),
         difference=difference,
         rows={name: _plain(text) for name, text in rows.items()},
+        reference=_reference(run),
         accuracies=[f"{one.A:.1f} % ({name})" for name, one in metrics.protocols.items() if one.A is not None],
+    )
+
+
+def _reference(run: Run) -> str:
+    """What the labelled images of `osiris observe --reference` say about the encoder; empty without them."""
+    last = run.observations.episodes[-1] if run.observations.episodes else None
+    scores = None if last is None or last.task != len(run.metrics.task_names) - 1 else last.reference
+    if scores is None:
+        return ""
+    accuracy = "{:.1f} % (95% interval {:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
+    return (
+        f"{accuracy} on {scores.images} labelled images of {len(scores.classes)} classes, each classified by its "
+        f"{scores.k} nearest among the others; raw pixels {scores.pixels:.1f} %, chance {scores.chance:.1f} %"
     )
 
 
@@ -137,9 +159,9 @@ def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:
 
 def _write_weights(script: str, source: ModuleType, network: nn.Module, _: dict[str, Any], out: Path) -> list[str]:
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    write_atomically(out / "model.safetensors", lambda temporary: save_file(tensors, temporary))
-    assert source.__file__ is not None
-    shutil.copyfile(source.__file__, out / script)
+    content = save(tensors)  # in memory: on a full disk, the library's own error says neither errno nor file
+    write_atomically(out / "model.safetensors", lambda temporary: temporary.write_bytes(content))
+    write_text(out / script, inspect.getsource(source))
     return ["model.safetensors", script]
 
 
@@ -147,8 +169,9 @@ def _write_torchscript(network: nn.Module, config: dict[str, Any], out: Path) ->
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch announces that TorchScript will not be developed further
         traced = torch.jit.freeze(torch.jit.trace(network, _example(config)))
-        extra = {"config.json": json.dumps(config)}
-        write_atomically(out / "model.pt", lambda file: torch.jit.save(traced, str(file), _extra_files=extra))
+        content = io.BytesIO()  # on a full disk, torch would end the process
+        torch.jit.save(traced, content, _extra_files={"config.json": json.dumps(config)})
+    write_atomically(out / "model.pt", lambda temporary: temporary.write_bytes(content.getvalue()))
     return ["model.pt"]
 
 
@@ -213,5 +236,5 @@ def largest_difference(loaded: LoadedEncoder, network: Network) -> float:
         for count in (1, 3):
             images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(count))
             expected = loaded.module(images)
-            differences.append(float((network(images) - expected).abs().max() / expected.abs().max()))
+            differences.append(float((network(images) - expected).abs().max() / expected.abs().max().clamp_min(1e-9)))
     return max(differences)

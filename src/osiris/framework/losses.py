@@ -60,9 +60,7 @@ def distil(p: Tensor, q: Tensor, tau: float = 0.1, positive: str = "same", keep_
     same, other = torch.arange(count, device=p.device), _other_view(images, p.device)
     target, remaining = (same, other) if positive == "same" else (other, same)
     if not keep_other:
-        excluded = torch.zeros(count, count, dtype=torch.bool, device=p.device)
-        excluded[same, remaining] = True
-        logits = logits.masked_fill(excluded, float("-inf"))
+        logits = logits.masked_fill(remaining[:, None] == same, float("-inf"))
     return F.cross_entropy(logits, target)
 
 

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
+from msgspec import Meta
 from torch import nn
 
 from osiris.errors import UserError, unknown
+
+Tau = Annotated[float, Meta(ge=1e-4, le=1e3)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+"""Ranges of options."""
 
 _WRITTEN = re.compile(r"(?P<name>[^:()\s]+)(:(?P<space>[a-z]+))?(\((?P<options>[^()]*)\))?")
 
@@ -29,6 +48,9 @@ class Configurable(nn.Module, ABC):
 
     def __post_init__(self) -> None:
         super().__init__()
+        for option, value in self.options.items():
+            if isinstance(value, int | float):
+                convert(self, option, value)  # refuses numbers out of range
 
     @property
     def options(self) -> dict[str, Any]:
@@ -74,11 +96,14 @@ def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:
 
 
 def convert(part: Configurable | type[Configurable], option: str, value: Any) -> Any:
-    """An option converted to its declared type, from text or from JSON."""
-    hint = get_type_hints(part if isinstance(part, type) else type(part))[option]
+    """An option converted to its declared type, from text or from JSON. Numbers are finite."""
+    hint = get_type_hints(part if isinstance(part, type) else type(part), include_extras=True)[option]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise unknown(f"value of {part.kind}.{option}", str(value), get_args(hint))
     try:
-        return msgspec.convert(value, hint, strict=False)
+        converted = msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
         raise UserError(f"{part.kind}({option}={value}): {error}.") from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise UserError(f"{part.kind}({option}={value}): expected a finite number.")
+    return converted

@@ -55,14 +55,15 @@ class Frozen(nn.Module):
 class Average(Frozen):
     """A moving average of a network (EMA): its parameters follow in place, without gradient.
 
-    It runs in training mode, so that BatchNorm uses the statistics of the batch.
+    Every layer has the mode of the network's: where BatchNorm uses the statistics of the batch there, it does so here.
     """
 
     def __init__(self, network: nn.Module, alone: bool = False) -> None:
         """`alone`: an input has a call of its own; otherwise all inputs of the space of g share calls, as in g."""
         super().__init__(network)
         self.alone = alone
-        self.train()
+        for own, other in zip(self.network.modules(), network.modules(), strict=True):
+            own.training = other.training
 
     def train(self, mode: bool = True) -> Average:
         nn.Module.train(self, mode)
@@ -104,7 +105,8 @@ class Networks(nn.Module):
         super().__init__()
         self.encoder, self.projector_config, self.together = encoder, heads, together
         self.features = feature_count(encoder, image_shape)
-        self.batch_norm = any(isinstance(layer, BatchNorm) for layer in encoder.modules())
+        self.batch_norm = any(isinstance(layer, BatchNorm) and layer.training for layer in encoder.modules())
+        """Whether the features of an image depend on its batch."""
         self.external = is_external(encoder)
         self.heads = nn.ModuleDict()
         for name in ("g", "h"):

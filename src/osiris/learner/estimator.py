@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from osiris.config import with_options
 from osiris.errors import UserError
-from osiris.training.config import with_options
-from osiris.training.presets import preset
+from osiris.presets import configure
+from osiris.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ class Estimator:
         and `sklearn.frozen.FrozenEstimator(learner)` is used as it is."""
         if self.path is None:
             self._temporary = None
-        elif (self.folder / "config.json").exists():
+        elif RunDirectory(self.folder).config.exists():
             raise UserError(
                 f"fit starts from the beginning, but {self.path} holds a state. Call partial_fit to learn on, wrap the "
                 "learner in sklearn.frozen.FrozenEstimator to use it as it is, or choose another path."
@@ -67,7 +68,7 @@ class Estimator:
         return {name: getattr(self, name) for name in FIELDS} | self.options
 
     def set_params(self, **parameters: Any) -> Self:
-        base = preset("fast", "folder:")
+        base = configure("", "fast")
         self.__dict__.pop("_encoder_name", None)
         for name, value in parameters.items():
             if name in FIELDS:
@@ -82,7 +83,7 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(given)})"
 
     def __sklearn_is_fitted__(self) -> bool:
-        return (self.folder / "metrics.json").exists()
+        return RunDirectory(self.folder).metrics.exists()
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags

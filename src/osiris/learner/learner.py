@@ -9,32 +9,39 @@ The state is a run directory. It holds the images of the memory, and never needs
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
-from torch import Tensor
+from markupsafe import Markup
 from torch.nn.functional import normalize
 
-from osiris.console import notice
+from osiris import processes
+from osiris.config import Config, with_options
+from osiris.console import duration, notice
 from osiris.data.benchmarks import episode_from
 from osiris.data.folder import Listing
+from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.embedding import Embedder
-from osiris.evaluation.metrics_file import Health, RunMetrics, read_metrics
-from osiris.evaluation.observations import Observations, read_observations
-from osiris.evaluation.runs import Run, files_by_task
-from osiris.learner.episode import episode_size, extension, measure, memory_of
+from osiris.evaluation.reference import labelled_files
+from osiris.evaluation.scores import Health
+from osiris.files import cache_directory
+from osiris.learner.before import go_back, keep_before
+from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
 from osiris.learner.estimator import Estimator
+from osiris.learner.observations import Guard, measure, open_reference, verdict
 from osiris.models.external import EncoderSource, encoder_name
-from osiris.training import checkpoint
-from osiris.training.config import Config, with_options
-from osiris.training.devices import choose_device
-from osiris.training.loop import EPISODES, Extension, train
-from osiris.training.presets import describe, for_episodes, preset, with_encoder
-from osiris.training.run_directory import RunDirectory, read_config
+from osiris.presets import configure, describe, with_encoder
+from osiris.runs.directory import RunDirectory, read_config
+from osiris.runs.records import Observations, RunMetrics, read_metrics, read_observations
+from osiris.runs.run import Run
+from osiris.runs.state import DAMAGED, State, load_state, save_state
+from osiris.training.estimate import estimate_seconds
+from osiris.training.run import Opening, Training, opened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +53,9 @@ class Status(TypedDict):
     episodes: list[tuple[str, int]]
     """(name, images) of each episode, in order."""
     unfinished: str | None
-    """The name of an episode that was interrupted; observe it again to finish it."""
+    """The name of an episode that was interrupted."""
+    way_on: str
+    """How to finish it."""
     memory: list[int]
     """Images in the memory by episode."""
     memory_size: int
@@ -105,12 +114,14 @@ class Learner(Estimator):
         """`images`: the first episode, whose size decides about the memory and the epochs of a new state."""
         given = {"method": self.method, "seed": self.seed}
         options = {name: value for name, value in given.items() if value is not None} | self.options
-        name = self._encoder_name
-        if (self.folder / "config.json").exists():
-            config = read_config(self.folder)
+        if self._files.config.exists():
+            config, name = read_config(self.folder), self._encoder_name
             return with_options(config if name is None else with_encoder(config, name), options)
-        config = preset(self.preset or "fast", "folder:", name, self.options.get("objective"))
-        return with_options(for_episodes(config, episode_size(images)), {"benchmark": EPISODES} | options)
+        return configure("", self.preset or "fast", self._encoder_name, options, episode_size(images))
+
+    @property
+    def _files(self) -> RunDirectory:
+        return RunDirectory(self.folder)
 
     def observe(
         self,
@@ -119,10 +130,13 @@ class Learner(Estimator):
         quiet: bool = True,
         keep_tasks: int | None = None,
         reference: str | Path | None = None,
+        only_if_better: bool = False,
+        new_reference: bool = False,
     ) -> Learner:
         """Learn from one episode.
 
-        To continue an interrupted call, repeat it.
+        To continue an interrupted call, repeat it. Images that were learned under the same name before are not learned
+        again.
 
         Args:
             images: A folder, a list of files, an array, a torch or Hugging Face data set.
@@ -131,33 +145,79 @@ class Learner(Estimator):
             keep_tasks: Keep the weights of only this many latest episodes. Default: all.
             reference: A folder of labelled images, CLASS/image.jpg: KNN on them after every episode, also in later
                 calls. They are not learned from.
+            only_if_better: Keep the encoder from before the episode if the labelled images get significantly worse with
+                the new one (the memory takes the images all the same). Their accuracy is then not an unbiased test
+                any more.
+            new_reference: The labelled images are others than those of earlier calls, and replace them.
         """
+        check_folder(self.folder, images, name)
+        labelled = None if reference is None else Path(reference)
+        if labelled is not None:
+            labelled_files(labelled)  # refuse a wrong folder before anything is written
         config = self._configure(images)
-        if not quiet and not (self.folder / "config.json").exists():
+        new = not quiet and not self._files.config.exists()
+        if new:
             notice(f"a new state, preset {config.preset}{describe(config)}.")
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-
-        def extend(state: dict[str, Any] | None) -> Extension:
-            return extension(state, config, images, name)
-
-        train(config, self.folder, quiet, extend=extend)
-        self.measure(reference)
-        if keep_tasks is not None:
-            for file in list(files_by_task(self.folder / "checkpoints").values())[: -max(1, keep_tasks)]:
-                (self.folder / "evaluation" / file.name).unlink(missing_ok=True)
-                file.unlink()
+        with opened(Opening(config, self.folder, quiet=quiet, again="Give the same command again.")) as run:
+            refuse_what_cannot_grow(run)
+            state, directory = run.state, run.directory
+            try:
+                run.start(lambda: next_benchmark(state, images, name, config.data))
+            except Learned as learned:
+                notice(str(learned))
+                return self
+            with run.interrupt.at_once():
+                size = run.benchmark.train.images.shape[-1]
+                opened_images = processes.on_first(open_reference, directory, labelled, size, new_reference)
+            guard = Guard(run, opened_images) if only_if_better else None
+            if run.coming() and state is not None and state.unfinished is None:
+                processes.on_first(keep_before, directory)
+            if new:
+                processes.on_first(announce, run)
+            for episode in run.coming():
+                run.advance(episode, guard)
+            run.finish()
+            with run.interrupt.at_once():
+                memory = run.engine.memory
+                held = memory.images[: memory.filled].cpu()
+                processes.on_first(measure, directory, held, run.position, opened_images, run.device)
+            if keep_tasks is not None:
+                processes.on_first(forget_weights, directory, keep_tasks)
         return self
 
-    def measure(self, reference: str | Path | None = None) -> Observations:
+    def discard(self) -> str:
+        """Go back to the state before an episode that was interrupted; returns the name of that episode."""
+        with self._files as directory:
+            return go_back(directory, self._state(), finished=False)
+
+    def undo(self) -> str:
+        """Go back to the state before the last episode, once; returns its name."""
+        with self._files as directory:
+            return go_back(directory, self._state(), finished=True)
+
+    def verdict(self) -> str:
+        """What is known about the last episode: whether the encoder got better, and from what to what."""
+        return verdict(read_observations(self._files.observations))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict and what each episode did."""
+        if not self._files.metrics.exists():
+            return Markup("<p>{}: nothing is learned yet.</p>").format(repr(self))
+        text = f"{len(self.metrics.task_names)} episodes; {self.verdict()}"
+        return str(Markup("<p><b>{}</b>: {}</p>").format(self.folder.name, text)) + self.run._repr_html_()
+
+    def measure(self, reference: str | Path | None = None, new_reference: bool = False) -> Observations:
         """How each episode moved the features of the memory's images, and KNN on labelled images if there are any.
 
-        `reference`: see `observe`. Episodes whose weights are still there are measured too.
+        `reference`, `new_reference`: see `observe`. Episodes whose weights are still there are measured too.
         """
-        with RunDirectory(self.folder):
-            device = choose_device(self.config.engine.device)
-            measure(self.folder, self._state(), None if reference is None else Path(reference), device)
-        return read_observations(self.folder)
+        with self._files as directory:
+            state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
+            folder, images = None if reference is None else Path(reference), state.memory.images
+            opened_images = open_reference(directory, folder, images.shape[-1], new_reference)
+            return measure(directory, images, state.position, opened_images, device)
 
     @property
     def run(self) -> Run:
@@ -189,59 +249,90 @@ class Learner(Estimator):
         return [(paths[row], value) for row, value in zip(order[:count].tolist(), similarity.tolist())], notices
 
     def _embedder(self) -> Embedder:
-        path, device = self.run.checkpoint(), choose_device(self.config.engine.device)
+        path, device = self.run.checkpoint(), open_device(self.config.engine.device, self.config.engine.tf32)
         return _open_embedder(path.absolute(), path.stat().st_mtime_ns, device)
 
     @property
     def metrics(self) -> RunMetrics:
         if not self.folder.exists():
             raise UserError(f"{self.folder} does not exist; give the directory of a state or run.")
-        if not (self.folder / "metrics.json").exists():
+        if not self._files.metrics.exists():
             raise UserError(f"{self.folder} has not finished an episode yet; observe some images first.")
-        return read_metrics(self.folder / "metrics.json")
+        try:
+            return read_metrics(self._files.metrics)
+        except UserError as error:
+            raise UserError(
+                f"{error} Observe the images of the last episode again: then it is written again."
+            ) from None
 
     def status(self) -> Status:
-        state = self._state()
-        memory, contents, done = memory_of(state), state["data"], state["position"]["task"]
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        state, finished = self._state(), self._files.metrics.exists()
+        memory, unfinished = state.memory, state.unfinished
+        by_train = bool(self.config.data.benchmark) and state.position.task < state.planned
+        files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
         return Status(
-            episodes=[(content["name"], content["train"]) for content in contents],
-            unfinished=contents[done]["name"] if done < len(contents) else None,
-            memory=torch.bincount(memory["task"][: memory["filled"]], minlength=len(contents)).tolist(),
-            memory_size=len(memory["task"]),
-            health=self.metrics.evaluations[-1].health if (self.folder / "metrics.json").exists() else None,
-            observations=read_observations(self.folder),
-            bytes=sum(path.stat().st_size for path in files),
+            episodes=[(content["name"], content["train"]) for content in state.episodes],
+            unfinished=None if unfinished is None else unfinished["name"],
+            way_on=f"osiris train --resume {self.folder}" if by_train else f"osiris observe {self.folder} FOLDER",
+            memory=torch.bincount(memory.task, minlength=len(state.episodes)).tolist(),
+            memory_size=memory.size,
+            health=self.metrics.evaluations[-1].health if finished else None,
+            observations=read_observations(self._files.observations),
+            bytes=sum({file.st_ino: file.st_size for file in files}.values()),  # hard links count once
         )
 
     def forget(self, images: Sequence[str | Path]) -> int:
         """Remove images from the memory, given as files; returns how many it held. Each place is taken by a copy of
-        another image. The weights keep what they have learned."""
-        with RunDirectory(self.folder):
+        another image. The weights keep what they have learned. The episode before cannot be undone any more."""
+        with self._files as directory:
             state = self._state()
-            memory = memory_of(state)
-            pixels, filled = memory["images"], memory["filled"]
-            wanted = episode_from(list(images), "forget", pixels.shape[-1]).train.images
-            found = torch.zeros(filled, dtype=torch.bool)
+            held = state.memory.images
+            wanted = episode_from(list(images), "forget", held.shape[-1]).train.images
+            found = torch.zeros(len(held), dtype=torch.bool)
             for image in wanted.take(torch.arange(len(wanted))):
-                found |= (pixels[:filled] == image).flatten(1).all(1)
-            others = (~found).nonzero().flatten()
-            if not len(others):
+                found |= (held == image).flatten(1).all(1)
+            if found.all():
                 raise UserError("the memory would be empty; remove the whole state instead.")
-            for slot in found.nonzero().flatten().tolist():
-                other = int(others[slot % len(others)])
-                for name, value in state["engine"]["model"].items():
-                    if name.startswith("memory.") and isinstance(value, Tensor) and value.ndim > 0:
-                        value[slot] = value[other]
+            state.forget(found)
             for _ in range(2):  # latest.pt and previous.pt
-                checkpoint.save_state(self.folder / "checkpoints", state)
+                save_state(directory.checkpoints, state)
+            (directory.checkpoints / DAMAGED).unlink(missing_ok=True)
+            directory.remove_leftovers()
+            shutil.rmtree(directory.before, ignore_errors=True)  # it holds the images too
+        notice(
+            f"copies of images that were learned from may remain in the cache, {cache_directory()}: `osiris data "
+            "--clean` removes them."
+        )
         return int(found.sum())
 
-    def _state(self) -> dict[str, Any]:
-        state = checkpoint.load_state(self.folder / "checkpoints")
+    def _state(self) -> State:
+        state = load_state(self._files.checkpoints)
         if state is None:
             raise UserError(f"{self.folder} has no checkpoint; observe some images first.")
         return state
+
+
+def refuse_what_cannot_grow(run: Training) -> None:
+    if run.method.stream != "continual":
+        raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
+    if run.method.memory == "quota":
+        raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
+
+
+def announce(run: Training) -> None:
+    """What the first episode of a state is, before its first step."""
+    episode, side = run.episodes[0], run.benchmark.train.images.shape[-1]
+    chosen = "" if run.config.data.image_size is not None else " (the median of this folder; --image-size changes it)"
+    images = f"{episode.content['name']}: {episode.count} images of {side} x {side} pixels{chosen}"
+    expected = duration(max(1.0, estimate_seconds(run.engine, episode)))
+    notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, and the evaluation.")
+
+
+def forget_weights(directory: RunDirectory, keep: int) -> None:
+    """Remove the weights of all but the latest episodes, and what was evaluated with them except the numbers."""
+    for file in list(directory.all_weights().values())[: -max(1, keep)]:
+        (directory.evaluation / file.name).unlink(missing_ok=True)
+        file.unlink()
 
 
 @lru_cache(maxsize=2)

@@ -22,7 +22,14 @@ class EncoderConfig:
 
     encoder: str | None = None
     """`hf:NAME` or `timm:NAME`: start from a pretrained model of the hub or of a local directory, with defaults that
-    suit it (docs/encoders.md). `resnet18`, `resnet34`. None means what the following options describe."""
+    suit it (docs/encoders.md). `package.module:function`: a module of your own, or a function that builds one.
+    `resnet18`, `resnet34`. None means what the following options describe."""
+    pretrained: bool = False
+    """The encoder has learned before: defaults that suit it, and comparisons with it. Always so for `hf:`, `timm:`, a
+    module with weights, and --init."""
+    normalise: str | None = None
+    """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
+    `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: int = 64
@@ -46,7 +53,7 @@ class EncoderConfig:
         if self.encoder is not None:
             return {"encoder": self.encoder}
         record = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        return {name: value for name, value in record.items() if name != "encoder"}
+        return {name: value for name, value in record.items() if name not in ("encoder", "pretrained", "normalise")}
 
     @property
     def features(self) -> int:

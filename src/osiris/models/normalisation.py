@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osiris.errors import UserError
@@ -19,7 +20,23 @@ def group_norm(channels: int) -> nn.GroupNorm:
         raise UserError(
             f"GroupNorm cannot split {channels} channels into {groups} groups; use a width such as 16, 32, 64."
         )
-    return nn.GroupNorm(groups, channels)
+    return GroupNorm(groups, channels)
+
+
+class GroupNorm(nn.GroupNorm):
+    """GroupNorm in the dtype of its input, also under autocast, which would compute it and all that follows in float32.
+
+    In half precision the kernels add up in float32, and keep mean and deviation of each group in half precision for
+    the backward pass.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dtype == self.weight.dtype:
+            return super().forward(input)
+        # The kernel on CUDA wants one dtype for all.
+        weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
+        with torch.autocast(input.device.type, enabled=False):
+            return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -50,6 +67,19 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
         self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
         self.num_batches_tracked.add_(1)
+
+
+def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
+    """The mode in which an encoder is trained, whatever flags it came with.
+
+    `batch_statistics`: BatchNorm layers that are trained normalise by their batch; otherwise all of them use their
+    running statistics, which then stay as they are. `dropout`: dropout and stochastic depth are active.
+    """
+    encoder.train(dropout)
+    for layer in encoder.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            trained = layer.weight is None or layer.weight.requires_grad
+            layer.train(batch_statistics and trained)
 
 
 @contextmanager

@@ -81,8 +81,9 @@ def rebuild(name: str, architecture: Architecture) -> nn.Module:
         return TransformersEncoder(_transformers("AutoModel").from_config(config, dtype=torch.float32))
     except UserError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"the checkpoint does not describe its encoder {name} completely ({error}).") from error
+    except Exception as error:  # the description is not trusted, and the libraries raise many types
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"the checkpoint does not describe its encoder {name} completely ({reason}).") from error
 
 
 class TransformersEncoder(nn.Module):
@@ -232,11 +233,16 @@ def _file(model: str, name: str) -> Path | None:
         return path if (path := Path(model) / name).is_file() else None
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # the error below says the same as a line for each attempt
     try:
         return Path(hf_hub_download(model, name))
     except LocalEntryNotFoundError as error:  # offline
-        raise UserError(f"{model} is neither a directory nor in the cache, and the hub cannot be reached.") from error
+        raise UserError(
+            f"{model} is neither a directory nor in the cache, and the hub cannot be reached. Connect to the network "
+            "once, give a directory with its files, or leave out --encoder."
+        ) from error
     except EntryNotFoundError:
         return None
     except (HfHubHTTPError, HFValidationError) as error:

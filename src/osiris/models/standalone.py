@@ -36,15 +36,28 @@ def load(folder: str | Path = HERE) -> nn.Module:
 
 
 def read_image(path: str | Path, folder: str | Path = HERE) -> Tensor:
-    """float32 [3, H, W]: the centre square of an image file, scaled and normalised as in training."""
+    """float32 [3, H, W]: the centre square of an image file, scaled and normalised as in training. HEIC photos need
+    pillow-heif. 16-bit grey keeps its high byte and floats up to 1 are scaled; Pillow would clip both."""
     import numpy as np
     from PIL import Image, ImageOps
 
+    if Path(path).suffix.lower() in (".heic", ".heif"):
+        import pillow_heif  # type: ignore[import-not-found]
+
+        pillow_heif.register_heif_opener()
     preprocessing = read_config(folder)["preprocessing"]
     size = preprocessing["image_size"]
     with Image.open(path) as file:
         file.draft("RGB", (2 * size, 2 * size))
-        image = ImageOps.exif_transpose(file).convert("RGB")
+        image = ImageOps.exif_transpose(file)
+    if image.mode.startswith(("I", "F")):
+        values = np.nan_to_num(np.asarray(image).astype(np.float64))
+        if image.mode.startswith("I;16") or values.max(initial=0) > 255:
+            values //= 256
+        elif image.mode == "F" and values.max(initial=0) <= 1:
+            values = np.rint(values * 255)
+        image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
+    image = image.convert("RGB")
     side, (width, height) = min(image.size), image.size
     if image.size != (size, size):
         left, top = (width - side) / 2, (height - side) / 2
@@ -114,7 +127,7 @@ class ResNet(nn.Module):
         hidden = self.maxpool(self.act1(self.bn1(self.conv1(images))))
         for stage in range(1, 5):
             hidden = self.get_submodule(f"layer{stage}")(hidden)
-        return hidden.mean((2, 3))
+        return hidden.mean((2, 3), dtype=torch.float32 if hidden.dtype.itemsize < 4 else None)
 
 
 class ScaledConv(nn.Conv2d):
@@ -152,6 +165,15 @@ class FastBlock(nn.Module):
         return F.silu(hidden + self.downsample(images), inplace=True)
 
 
+def quarters(images: Tensor) -> Tensor:
+    """[B, 4 C]: means over the quarters of [B, C, H, W]; where a side is odd, they share its middle."""
+    if images.device.type != "cuda":
+        return F.adaptive_avg_pool2d(images, 2).flatten(1)
+    # There, the backward pass of adaptive pooling is not deterministic.
+    rows, columns = ((slice((side + 1) // 2), slice(side // 2, None)) for side in images.shape[2:])
+    return torch.stack([images[:, :, i, j].mean((2, 3)) for i in rows for j in columns], 2).flatten(1)
+
+
 class FastEncoder(nn.Module):
     """Whitening stem, residual blocks without normalisation layers, features of the four quarters of the image."""
 
@@ -167,4 +189,4 @@ class FastEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.maxpool(F.silu(self.conv1(images), inplace=True))
-        return F.adaptive_avg_pool2d(self.blocks(hidden), 2).flatten(1)
+        return quarters(self.blocks(hidden))

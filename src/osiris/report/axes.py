@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 
-from osiris.evaluation.runs import Run
 from osiris.report.curves import Course, Curve, lines_over_seeds
 from osiris.report.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style, style_of
+from osiris.runs.run import Run
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
 TASKS = LinearSegmentedColormap.from_list(
@@ -59,8 +59,15 @@ def curves(axes: Axes, lines: Mapping[str, Curve], within: Range = PERCENT, mark
         curve(axes, line, style_of(label), band=len(lines) <= MOST_BANDS, within=within, markers=markers)
 
 
-def task_axis(axes: Axes, tasks: int, environments: Sequence[tuple[str, list[int]]] = (), label: bool = True) -> None:
-    """Whole tasks, from the first point that is drawn; dashes where the environment changes."""
+def task_axis(
+    axes: Axes,
+    tasks: int,
+    environments: Sequence[tuple[str, list[int]]] = (),
+    label: bool = True,
+    names: Sequence[str] = (),
+) -> None:
+    """Whole tasks, from the first point that is drawn; dashes where the environment changes. `names`: of the tasks,
+    instead of their numbers."""
     lines = [np.asarray(line.get_xdata()) for line in axes.lines if line.get_transform() != axes.get_yaxis_transform()]
     first = int(np.floor(min((float(x.min()) for x in lines if len(x) > 1), default=0.0)))
     axes.set_xlim(first, max(tasks, first + 1))
@@ -69,7 +76,10 @@ def task_axis(axes: Axes, tasks: int, environments: Sequence[tuple[str, list[int
         if start > first:
             axes.axvline(start, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0.5)
     if label:
-        axes.set_xlabel("tasks learned")
+        axes.set_xlabel("episodes learned" if names else "tasks learned")
+    if label and names:
+        axes.set_xticks(range(1, len(names) + 1), names)
+        axes.tick_params(axis="x", rotation=30 if len(names) > 4 else 0)
 
 
 def environment_starts(environments: Sequence[tuple[str, list[int]]]) -> list[int]:

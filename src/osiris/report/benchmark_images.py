@@ -11,13 +11,15 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from osiris.config import from_dict
 from osiris.data.benchmark import Benchmark
+from osiris.data.benchmarks import is_at_hand, load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
-from osiris.evaluation.untrusted import harmless, read_received, shortened
 from osiris.report.studies import Study
-from osiris.training.config import from_dict
+from osiris.runs.run import Run
+from osiris.runs.untrusted import harmless, read_received, shortened
 
 GAP = 2
 MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
@@ -40,13 +42,17 @@ class Source:
 
 def find_images(study: Study) -> Source:
     """Never fetches or decodes a data set: a report must not wait for a download."""
-    path = study.runs[0].path / "config.json"
+    path = study.runs[0].files.config
     if not path.exists():
         return Source(None, "images are left out: config.json was not copied along with the run")
     try:
         config: BenchmarkConfig = from_dict(read_received(path, dict)["config"]["data"], BenchmarkConfig)
-        from osiris.data.benchmarks import is_at_hand, load_benchmark
-
+        if not config.benchmark:
+            return Source(
+                None,
+                "images are left out: they were given one folder at a time, and only those of the "
+                "memory are part of the state",
+            )
         if not is_at_hand(config):
             return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
         benchmark = load_benchmark(config)
@@ -55,6 +61,22 @@ def find_images(study: Study) -> Source:
     if benchmark.checksum != study.metrics.fingerprint.split:
         return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
     return Source(benchmark)
+
+
+def remembered(run: Run, benchmark: Benchmark) -> np.ndarray | None:
+    """Indices into `train` of the images in a run's memory at the end, those of the earliest tasks first; None if that
+    is not known, or if they are not images of this benchmark."""
+    memory = run.memory()
+    if memory is None or not len(memory[0]):
+        return None
+    position, task = (torch.from_numpy(values).long() for values in memory)
+    if position.ndim != 1 or position.shape != task.shape or task.min() < 0 or task.max() >= benchmark.task_count:
+        return None
+    sizes = torch.bincount(benchmark.train.task, minlength=benchmark.task_count)
+    if position.min() < 0 or (position >= sizes[task]).any():
+        return None
+    order = task.argsort(stable=True)
+    return benchmark.training_rows(task[order], position[order]).numpy()
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:

@@ -9,15 +9,15 @@ from osiris.claims.claims import CLAIMS, judge, tally
 from osiris.claims.judges import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
 from osiris.data.names import DATASETS, parse_name
 from osiris.errors import UserError
-from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import mean
+from osiris.presets import paper
 from osiris.report.curves import Course
 from osiris.report.figures.representation import by_environment, tasks_of
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.tables import Table
 from osiris.report.writer import ReportWriter, Section, render
-from osiris.training.presets import paper
+from osiris.runs.run import Run
 
 LATE = 0.75
 """Where the last quarter of training begins."""

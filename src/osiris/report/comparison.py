@@ -15,11 +15,11 @@ from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.published import REFERENCES
-from osiris.evaluation.runs import Run
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
 from osiris.report.studies import Study
 from osiris.report.style import base_name, order_of
 from osiris.report.tables import Column, Number, Table
+from osiris.runs.run import Run
 
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 

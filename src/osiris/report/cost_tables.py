@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from osiris.config import from_dict
 from osiris.evaluation.statistics import deviation, mean
-from osiris.evaluation.untrusted import read_received
 from osiris.framework import cost
 from osiris.framework.cost import Storage, measure_storage
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.report.studies import Study
 from osiris.report.tables import Cell, Column, Number, Table
-from osiris.training.config import from_dict
+from osiris.runs.untrusted import read_received
 
 
 def storage_sizes(study: Study) -> dict[str, Storage]:
@@ -18,7 +18,7 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     sizes = {}
     height, width = study.metrics.fingerprint.image_size
     for label, runs in study.continual.items():
-        record = read_received(runs[0].path / "config.json", dict).get("config", {})
+        record = read_received(runs[0].files.config, dict).get("config", {})
         try:
             encoder: EncoderConfig = from_dict(record["encoder"], EncoderConfig)
             projector: ProjectorConfig = from_dict(record["projector"], ProjectorConfig)

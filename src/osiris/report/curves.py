@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from osiris.evaluation.metrics_file import Scores
-from osiris.evaluation.runs import Run
+from osiris.evaluation.scores import Scores
+from osiris.runs.run import Run
 
 Points = tuple[np.ndarray, np.ndarray]
 """(x, y)"""

@@ -23,10 +23,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from osiris.evaluation.runs import Run
 from osiris.files import write_atomically, write_text
 from osiris.report.studies import Study, seeds_of
 from osiris.report.style import SETTINGS, Style, swaps
+from osiris.runs.run import Run
 
 P = ParamSpec("P")
 Draw = Callable[Concatenate["Study", P], "Figure | None"]

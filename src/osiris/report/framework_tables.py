@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from osiris.report.tables import Number, Table
 
 if TYPE_CHECKING:
+    from osiris.config import Config
     from osiris.data.benchmarks import BenchmarkDescription
     from osiris.framework.table1 import Facts
-    from osiris.training.config import Config
 
 MEGABYTE = 1e6
 ROLES = ("current", "cross", "past")

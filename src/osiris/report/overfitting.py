@@ -15,10 +15,10 @@ from osiris.errors import UserError
 from osiris.evaluation.fingerprint import digest
 from osiris.evaluation.overfitting import checkpoint_overfitting
 from osiris.evaluation.published import TRACKED
-from osiris.evaluation.runs import Run
 from osiris.files import load_tensors, write_json
 from osiris.report.benchmark_images import Source
 from osiris.report.studies import Study
+from osiris.runs.run import Run
 
 Points = list[tuple[float, dict[str, float]]]
 """(where in training, relative loss difference by space)"""

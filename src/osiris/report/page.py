@@ -15,7 +15,6 @@ import matplotlib
 import osiris
 from osiris.console import Ticker, progress, warn
 from osiris.errors import UserError
-from osiris.evaluation.runs import load_runs
 from osiris.evaluation.statistics import deviation, mean
 from osiris.files import require_writable, write_text
 from osiris.framework.tracing import one_thread
@@ -29,6 +28,7 @@ from osiris.report.studies import Study, seeds_of, studies
 from osiris.report.style import SETTINGS, UNTRAINED
 from osiris.report.tables import Number
 from osiris.report.writer import Item, ReportWriter, Section, render
+from osiris.runs.run import load_runs
 
 
 def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:

@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError
 
+from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.fingerprint import digest
-from osiris.evaluation.metrics_file import RunMetrics
-from osiris.evaluation.runs import Run
-from osiris.evaluation.untrusted import harmless, safe_name, shortened
 from osiris.report.curves import Course, accuracy_matrix, class_accuracy
 from osiris.report.style import order_of
+from osiris.runs.records import RunMetrics
+from osiris.runs.run import Run
+from osiris.runs.untrusted import harmless, safe_name, shortened
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
@@ -25,6 +26,8 @@ VARYING = ("learning.", "projector.", "method.")
 """Runs of one method that differ in these parts of the config are separate rows."""
 TASK_NAME = 30
 """Longest name of a task in a figure, in characters."""
+EPISODE_NAME, MOST_NAMES = 12, 12
+"""The same on an axis, and how many names an axis has room for."""
 
 
 class Study:
@@ -46,6 +49,9 @@ class Study:
         ablations = [label for label in self.continual if "/" in label]
         self.plain = {label: each for label, each in self.by_label.items() if label not in ablations} or self.by_label
         """Without ablations, which have tables of their own, unless there is nothing else."""
+        names = [shortened(name, EPISODE_NAME) for name in self.metrics.task_names]
+        self.episode_names = names if self.benchmark == EPISODES and len(names) <= MOST_NAMES else []
+        """For the axes: folders have names that say more than their numbers."""
 
     def task_title(self, task: int) -> str:
         """`task 3 (city)` contains its number; `beetles` becomes `10 beetles`."""

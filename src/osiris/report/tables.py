@@ -81,6 +81,12 @@ class Table:
         named = tuple(Column(column) if isinstance(column, str) else column for column in columns)
         return Table(title, named, tuple(rows), notes, frozenset(rules))
 
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        from osiris.report.notebook import table_html
+
+        return table_html(self)
+
     def render(self, form: Format) -> str:
         if form not in FORMATS:
             raise unknown("format", form, FORMATS)
@@ -115,16 +121,17 @@ class Table:
 
         def cell(value: Cell) -> str:
             if isinstance(value, str):
-                return value.replace("|", "\\|")
+                return _plain(value)
             return value.marked("**{}**", "*{}*") + (f" ± {value.spread}" if value.spread else "")
 
         def line(cells: Iterable[str]) -> str:
             return "| " + " | ".join(cells) + " |"
 
         aligned = ["---:" if self.numeric(number) else "---" for number in range(len(self.columns))]
-        lines = [f"**{self.title}**", "", line(column.title() for column in self.columns), line(aligned)]
+        header = line(_plain(column.title()) for column in self.columns)
+        lines = [f"**{_plain(self.title)}**", "", header, line(aligned)]
         lines += [line(map(cell, row)) for row in self.rows]
-        lines += ["", *(f"- {note}" for note in self._notes("**best**", "*second best*"))]
+        lines += ["", *(f"- {_plain(note)}" for note in self._notes("**best**", "*second best*"))]
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
@@ -181,6 +188,12 @@ class Table:
     def _notes(self, best: str, second: str) -> list[str]:
         used = ", ".join(text for mark, text in (("best", best), ("second", second)) if mark in self.marks)
         return [f"{used} of a column, as printed; equal values share the mark"] * bool(used) + list(self.notes)
+
+
+def _plain(text: str) -> str:
+    """For Markdown: no HTML, no links or images, and nothing that ends a cell."""
+    special = {"&": "&amp;", "<": "&lt;", "\n": " ", "\\": "\\\\", "|": "\\|"}
+    return text.translate(str.maketrans(special)).replace("](", "]\\(")
 
 
 def _rich(cell: Cell) -> Text:

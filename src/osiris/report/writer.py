@@ -12,13 +12,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from osiris.evaluation.untrusted import safe_name
 from osiris.files import write_text
 from osiris.report.figure import Figure, inline, save, variable
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.style import style_of
 from osiris.report.tables import Number, Table
+from osiris.runs.untrusted import safe_name
 
 Item = Figure | tuple[str, Table | None] | Markup | None
 """What a section is made of: a figure, a table with its name, or HTML. None: the runs do not have what it needs."""

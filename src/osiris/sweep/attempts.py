@@ -1,8 +1,7 @@
-"""Starts and ends of runs, on disk: what every launcher writes, and what `osiris sweep status` and results.csv show."""
+"""Starting the runs of a grid, and where each of them stands: what `osiris sweep status` and results.csv show."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,14 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import psutil
+from typing import TYPE_CHECKING, Literal
 
 from osiris.console import duration, messages
 from osiris.evaluation.config import METRICS
 from osiris.files import write_csv
+from osiris.runs.untrusted import LONGEST
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.journal import Entry, in_progress, journal_path, last_entry, last_step, record
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,8 +28,6 @@ STOPPED = 75
 """Exit code of a run that was asked to stop and saved its state."""
 REFUSED = 2
 """Exit code of a run that reported a mistake of the user: trying again would not help."""
-SILENT = 600.0
-"""Seconds without a sign of life after which a run on another machine counts as dead."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,9 @@ class Attempt:
             if cores and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, cores)
 
-        record(directory, run, {"event": "start", "host": socket.gethostname()})
+        record(directory, run, Entry("start", host=socket.gethostname()))
         environment = os.environ | ({"OMP_NUM_THREADS": str(len(cores))} if cores else {})
-        with _journal(directory, run).with_suffix(".err").open("wb") as errors:
+        with journal_path(directory, run).with_suffix(".err").open("wb") as errors:
             process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, preexec_fn=settle
             )
@@ -80,22 +77,21 @@ class Attempt:
         code = self.process.wait()
         if asked and code != 0:
             code = STOPPED
-        error = "" if code in (0, STOPPED) else _error(_journal(self.directory, self.run).with_suffix(".err"), code)
-        record(self.directory, self.run, {"event": "end", "code": code, "error": error})
+        error = "" if code in (0, STOPPED) else _error(journal_path(self.directory, self.run).with_suffix(".err"), code)
+        record(self.directory, self.run, Entry("end", code=code, error=error))
         return code
 
 
 def train_command(
     directory: GridDirectory,
     run: GridRun,
-    first_task: Path | None = None,
     processes: int = 1,
     rendezvous: Sequence[str] = ("--standalone",),
 ) -> list[str]:
     """`processes`: on each node; `rendezvous`: options of torchrun that say where several nodes meet."""
-    train = ["-m", "osiris", "train", *run.arguments, "--out", str(directory.folder(run)), "--quiet"]
+    train = ["-m", "osiris", "train", "--config", str(directory.config(run)), "--out", str(directory.folder(run))]
+    train += ["--quiet"]
     train += [] if directory.stop_after is None else ["--stop-after-task", str(directory.stop_after)]
-    train += [] if first_task is None else ["--first-task", str(first_task)]
     if processes == 1 and "--standalone" in rendezvous:
         return [sys.executable, *train]
     return [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={processes}", *train]
@@ -109,77 +105,17 @@ def status_of(directory: GridDirectory, run: GridRun) -> Status:
         numbers = metrics.protocols.get("class-agnostic")
         return Status(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
     step = last_step(folder / "log.jsonl")
-    progress, left = float(step.get("progress", 0.0)), step.get("seconds_left")
-    task = f"task {step['task']} of {step['tasks']}" if step else "starting"
+    task = f"task {step.task} of {step.tasks}" if step.task else "starting"
     if in_progress(folder):
-        return Status(run, "running", task, seconds_left=left, progress=progress)
-    last = (read_journal(directory, run) or [{}])[-1]
-    if last.get("error"):
-        return Status(run, "failed", last["error"], progress=progress)
-    if last.get("event") == "drop":
-        return Status(run, "dropped", f"by the search, after {last['tasks']} tasks", progress=progress)
-    if last.get("event") == "submit":
-        return Status(run, "waiting", f"job {last['job']} is submitted", progress=progress)
-    return Status(run, "waiting", f"stopped in {task}" if step else "", progress=progress)
-
-
-def in_progress(folder: Path) -> bool:
-    """Whether a process holds the run: a live one here, or one elsewhere that wrote to the log lately."""
-    try:
-        words = (folder / ".lock").read_text().split()  # process 4711 on HOST
-        process, host = int(words[1]), words[3]
-    except (OSError, ValueError, IndexError):
-        return False
-    if host == socket.gethostname():
-        try:
-            return any("osiris" in word for word in psutil.Process(process).cmdline())
-        except psutil.Error:
-            return False
-    signs = [path.stat().st_mtime for path in (folder / ".lock", folder / "log.jsonl") if path.exists()]
-    return time.time() - max(signs) < SILENT
-
-
-def last_step(log: Path) -> dict[str, Any]:
-    """The newest step record of a log, read from its end."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 16384))
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # a line cut by the seek, or by a writer at this moment
-        if record.get("event") == "step":
-            return record
-    return {}
-
-
-def read_journal(directory: GridDirectory, run: GridRun) -> list[dict[str, Any]]:
-    journal = _journal(directory, run)
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def _journal(directory: GridDirectory, run: GridRun) -> Path:
-    return directory.path / "attempts" / f"{run.name}.jsonl"
-
-
-def record(directory: GridDirectory, run: GridRun, entry: dict[str, Any]) -> None:
-    """Add a line to the journal of a run."""
-    journal = _journal(directory, run)
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **entry})
-    with journal.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
-
-
-def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
-    """A search does not train a trial any further."""
-    if (read_journal(directory, run) or [{}])[-1].get("event") != "drop":
-        record(directory, run, {"event": "drop", "tasks": tasks})
+        return Status(run, "running", task, seconds_left=step.seconds_left, progress=step.progress)
+    last = last_entry(directory, run)
+    if last is not None and last.error:
+        return Status(run, "failed", last.error, progress=step.progress)
+    if last is not None and last.event == "drop":
+        return Status(run, "dropped", f"by the search, after {last.tasks} tasks", progress=step.progress)
+    if last is not None and last.event == "submit":
+        return Status(run, "waiting", f"job {last.job} is submitted", progress=step.progress)
+    return Status(run, "waiting", f"stopped in {task}" if step.task else "", progress=step.progress)
 
 
 def _error(path: Path, code: int) -> str:
@@ -188,7 +124,7 @@ def _error(path: Path, code: int) -> str:
         return f"killed by signal {-code}"
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("osiris: ") for line in lines if line.startswith("osiris: ")]
-    return (own or lines or [f"exit code {code} without a message"])[-1]
+    return (own or lines or [f"exit code {code} without a message"])[-1][:LONGEST]
 
 
 def statuses(directory: GridDirectory) -> list[Status]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -14,20 +14,24 @@ from typing import Any
 
 import msgspec
 
+from osiris.config import Config, to_dict
+from osiris.console import printable, warn
 from osiris.errors import UserError, unknown
-from osiris.evaluation.fingerprint import digest
-from osiris.evaluation.metrics_file import RunMetrics, read_metrics
-from osiris.files import read_json, write_json
-from osiris.training.config import Config, with_options
-from osiris.training.presets import preset
+from osiris.evaluation.scores import AnyRecord, Scores, read_record
+from osiris.files import flat, read_json, write_json
+from osiris.presets import configure
+from osiris.runs.directory import refuse_links_to_elsewhere
+from osiris.runs.records import RunMetrics
 
 Settings = tuple[tuple[str, str], ...]
 """(option of `osiris train` with underscores, value as text): `(("memory_size", "200"),)`"""
+LISTS = {name.rpartition(".")[2] for name, value in flat(to_dict(Config())).items() if isinstance(value, list)}
+"""Options that take several values, such as `blocks`."""
 
 
 @dataclass(frozen=True)
 class GridRun:
-    """One call of `osiris train`."""
+    """One run of `osiris train`."""
 
     method: str
     benchmark: str
@@ -49,11 +53,12 @@ class GridRun:
 
     @property
     def title(self) -> str:
-        return f"{self.benchmark} {self.method} {self.settings_text}".rstrip()
+        """For the terminal."""
+        return printable(f"{self.benchmark} {self.method} {self.settings_text}".rstrip())
 
     @property
     def arguments(self) -> list[str]:
-        """Of `osiris train`, without --out."""
+        """Of `osiris train` without --out, as they would be typed."""
         arguments = ["--method", self.method, "--benchmark", self.benchmark, "--preset", self.preset]
         arguments += ["--seed", str(self.seed)]
         for option, value in self.settings:
@@ -61,15 +66,16 @@ class GridRun:
             if value in ("true", "false"):
                 arguments.append(f"--{flag}" if value == "true" else f"--no-{flag}")
             else:
-                arguments += [f"--{flag}", *value.split()]
+                arguments += [f"--{flag}", *(value.split() if option in LISTS else [value])]
         return arguments
 
     @cached_property
     def config(self) -> Config:
         settings = dict(self.settings)
-        config = preset(self.preset, self.benchmark, settings.pop("encoder", None), settings.get("objective"))
-        options = {option: text.split() if " " in text else text for option, text in settings.items()}
-        config = with_options(config, options | {"method": self.method, "seed": self.seed}, strict=False)
+        encoder = settings.pop("encoder", None)
+        options = {option: text.split() if option in LISTS else text for option, text in settings.items()}
+        given = options | {"method": self.method, "seed": self.seed}
+        config = configure(self.benchmark, self.preset, encoder, given, strict=False)
         config.check()
         return config
 
@@ -103,6 +109,9 @@ class Grid:
         for values, what in ((self.methods, "method"), (self.benchmarks, "benchmark"), (self.seeds, "seed")):
             if not values or len(set(values)) < len(values):
                 raise UserError(f"give at least one {what}, each only once.")
+        for name, values in self.settings.items():
+            if not values:
+                raise UserError(f"give at least one value for {name}.")
         for run in replace(self, seeds=self.seeds[:1]).runs():
             resolve(run.config.method)
 
@@ -111,9 +120,13 @@ def read_grids(path: Path) -> list[Grid]:
     """From a TOML file: keys at the top are defaults of every [[grid]]; without [[grid]] the file is one grid."""
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not TOML
         raise UserError(f"cannot read the grid {path}: {error}") from None
     parts = record.pop("grid", [{}])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path}: `grid` is not a list of tables; write each one below a line [[grid]].")
+    if not all(isinstance(part.get("set", {}), dict) for part in (record, *parts)):
+        raise UserError(f"{path}: `set` is not a table; write, for example, set = {{memory_size = [200, 500]}}.")
     return [_from_record(record | part | {"set": record.get("set", {}) | part.get("set", {})}, path) for part in parts]
 
 
@@ -151,7 +164,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 class GridDirectory:
-    """GRID/grid.json (the runs), GRID/runs/NAME, GRID/attempts/NAME.jsonl (starts and ends of a run)."""
+    """GRID/grid.json (the runs), GRID/configs/NAME.json (what a run is started with), GRID/runs/NAME,
+    GRID/attempts/NAME.jsonl (starts and ends of a run)."""
 
     def __init__(self, path: Path, runs: Sequence[GridRun] = (), stop_after: int | None = None) -> None:
         """`stop_after`: the tasks after which runs count as finished (a search); all of them by default."""
@@ -165,15 +179,16 @@ class GridDirectory:
             raise UserError(
                 f"{path} is not a grid: it has no grid.json. `osiris sweep --out {path}` makes one."
             ) from None
-        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = printable(str(error)[:100])
             raise UserError(
-                f"{path / 'grid.json'} is damaged ({error}); give the command of the sweep again."
+                f"{path / 'grid.json'} is damaged ({reason}); the command of the sweep writes it again."
             ) from None
 
     def add(self, runs: Sequence[GridRun]) -> None:
         """Write the plan. Runs that an earlier command put into this grid stay."""
-        earlier = GridDirectory.read(self.path).runs if (self.path / "grid.json").exists() else []
-        self.runs = list(dict.fromkeys([*earlier, *runs]))
+        refuse_links_to_elsewhere(self.path)
+        self.runs = list(dict.fromkeys([*self._earlier(), *runs]))
         by_name: dict[str, GridRun] = {}
         for run in self.runs:
             if by_name.setdefault(run.name, run) != run:
@@ -185,38 +200,41 @@ class GridDirectory:
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
 
+    def _earlier(self) -> list[GridRun]:
+        if not (self.path / "grid.json").exists():
+            return []
+        try:
+            return GridDirectory.read(self.path).runs
+        except UserError as error:
+            warn(f"{error} Runs of other commands are no longer in the grid; their folders stay in {self.path}/runs.")
+            return []
+
+    def write_configs(self, runs: Iterable[GridRun]) -> None:
+        """The complete settings of each run, from the grid: whatever the files held before."""
+        for run in runs:
+            command = shlex.join(["osiris", "train", *run.arguments])
+            write_json(self.config(run), {"command": command, "config": to_dict(run.config)})
+
+    def config(self, run: GridRun) -> Path:
+        return self.path / "configs" / f"{run.name}.json"
+
     def folder(self, run: GridRun) -> Path:
         return self.path / "runs" / run.name
 
     def finished(self, run: GridRun) -> bool:
-        folder = self.folder(run)
-        enough = self.stop_after is not None and (folder / "evaluation" / f"task-{self.stop_after:02d}.json").exists()
+        enough = self.stop_after is not None and self.scores(run, self.stop_after) is not None
         return enough or self.metrics(run) is not None
 
     def metrics(self, run: GridRun) -> RunMetrics | None:
         """None if the run is not finished, or if its metrics.json is damaged: training then writes it again."""
+        return self._read(run, "metrics.json", RunMetrics)
+
+    def scores(self, run: GridRun, tasks: int) -> Scores | None:
+        """After this many tasks. None as for `metrics`."""
+        return self._read(run, f"evaluation/task-{tasks:02d}.json", Scores)
+
+    def _read(self, run: GridRun, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
         try:
-            return read_metrics(self.folder(run) / "metrics.json")
-        except UserError:
+            return read_record(self.folder(run) / name, kind)
+        except (UserError, OSError, RecursionError):
             return None
-
-    def first_task_files(self, runs: Sequence[GridRun]) -> dict[GridRun, Path]:
-        """GRID/first-tasks/KEY.pt for every unfinished run that shares its first task with another one, or that finds
-        it trained already: one run trains it, the others take it."""
-        from osiris.framework.composition import resolve
-        from osiris.training.first_task import identity
-
-        groups: dict[Path, list[GridRun]] = defaultdict(list)
-        for run in runs:
-            shared = None if self.finished(run) else identity(run.config, resolve(run.config.method))
-            if shared is not None:
-                groups[self.path.resolve() / "first-tasks" / f"{digest(shared)}.pt"].append(run)
-        return {run: path for path, group in groups.items() if len(group) > 1 or path.exists() for run in group}
-
-    def remove_first_tasks(self, files: Mapping[GridRun, Path]) -> None:
-        """Those of finished runs; each is as large as a checkpoint."""
-        for path in set(files.values()) - {path for run, path in files.items() if not self.finished(run)}:
-            path.unlink(missing_ok=True)
-        folder = self.path / "first-tasks"
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
 from osiris.cores import available_cores
 from osiris.errors import Stopped
-from osiris.sweep.attempts import REFUSED, Attempt, in_progress, train_command
+from osiris.sweep.attempts import REFUSED, Attempt, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.journal import in_progress
 from osiris.training.interrupt import Interrupt
 
 POLL = 0.2
@@ -33,8 +32,6 @@ class LocalLauncher:
         self.failures: Counter[GridRun] = Counter()
         self.running: dict[int, Attempt] = {}
         """Slot -> what runs there."""
-        self.first_tasks: dict[GridRun, Path] = {}
-        """Files of first tasks that several runs share."""
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Every run that is not finished, at most `jobs` at a time. Ctrl-C and SIGTERM stop all of them cleanly.
@@ -42,36 +39,28 @@ class LocalLauncher:
         `watch` is called several times a second, to show progress.
         """
         waiting = [run for run in runs if not self.directory.finished(run)]
-        self.first_tasks = self.directory.first_task_files(waiting)
+        self.directory.write_configs(waiting)
         self.failures.clear()
         cores = divide_cores(self.jobs)
         # A handler that raises an exception would not do: Python drops it in some places, such as a fork.
-        with Interrupt() as interrupt, ExitStack() as stack:
-            stack.callback(self.directory.remove_first_tasks, self.first_tasks)
-            stack.callback(self._stop)
-            while waiting or self.running:
-                if interrupt.asked:
-                    raise Stopped(f"stopped. Give the same command again to continue {self.directory.path}.")
-                for slot in range(self.jobs):
-                    ready = next((run for run in waiting if self._ready(run)), None)
-                    if slot not in self.running and ready is not None:
-                        waiting.remove(ready)
-                        first_task = self.first_tasks.get(ready)
-                        command = train_command(self.directory, ready, first_task, self.processes)
-                        self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
-                time.sleep(POLL)
-                waiting += self._collect()
-                waiting = [run for run in waiting if not self.directory.finished(run)]
-                watch()
-
-    def _ready(self, run: GridRun) -> bool:
-        """Not while another sweep, or a process that an earlier sweep left behind, works on it, and not while another
-        run trains the first task that it will take."""
-        folder, file = self.directory.folder(run), self.first_tasks.get(run)
-        missing = file is not None and not file.exists() and not (folder / "checkpoints").exists()
-        if missing and any(self.first_tasks.get(attempt.run) == file for attempt in self.running.values()):
-            return False
-        return not in_progress(folder)
+        with Interrupt() as interrupt:
+            try:
+                while waiting or self.running:
+                    if interrupt.asked:
+                        raise Stopped(f"stopped. Give the same command again to continue {self.directory.path}.")
+                    for slot in sorted(set(range(self.jobs)) - self.running.keys()):
+                        # Another sweep, or a process that an earlier sweep left behind, may be at work on a run.
+                        ready = next((run for run in waiting if not in_progress(self.directory.folder(run))), None)
+                        if ready is not None:
+                            waiting.remove(ready)
+                            command = train_command(self.directory, ready, self.processes)
+                            self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
+                    time.sleep(POLL)
+                    waiting += self._collect()
+                    waiting = [run for run in waiting if not self.directory.finished(run)]
+                    watch()
+            finally:
+                self._stop()
 
     def _collect(self) -> list[GridRun]:
         """Take note of the runs that ended; returns those to try again."""

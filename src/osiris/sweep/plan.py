@@ -5,15 +5,14 @@ from __future__ import annotations
 import platform
 import shlex
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import osiris
+from osiris.config import Config, to_dict
 from osiris.console import duration
 from osiris.evaluation.fingerprint import digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.sweep.grid import GridDirectory, GridRun
-from osiris.training.config import Config, to_dict
 
 PROBE_SECONDS = 0.3
 """How long the speed of an encoder is measured."""
@@ -49,27 +48,26 @@ class Costs:
             self.known = {}
         self.measured = False
 
-    def of(self, run: GridRun, first_task: bool = True) -> Cost | None:
-        """None where the size of the benchmark is known only after reading the data. `first_task`: whether the run
-        trains it, or takes that of another run."""
+    def of(self, run: GridRun) -> Cost | None:
+        """None where the size of the benchmark is known only after reading the data."""
         config = run.config
         sizes = sizes_of(config)
         if sizes is None:
             return None
         tasks = len(sizes.train_per_task) if self._measure("continual", config) else 1
         passes = (
-            (config.learning.view_size or sizes.side, self.training_passes(config, sizes, first_task)),
+            (config.learning.view_size or sizes.side, self.training_passes(config, sizes)),
             (sizes.side, evaluation_passes(config, sizes, tasks)),
         )
         flops = [count * self._measure("flops", config, side) for side, count in passes]
         seconds = [count / self._measure("speed", config, side) for side, count in passes]
         return Cost(sum(flops), sum(seconds))
 
-    def training_passes(self, config: Config, sizes: Sizes, first_task: bool = True) -> float:
+    def training_passes(self, config: Config, sizes: Sizes) -> float:
         """Encoder forward passes of single views in training, a backward pass counted as two."""
         images = [count * config.learning.epochs for count in sizes.train_per_task]
         first, later = (self._measure(part, config) for part in ("first", "later"))
-        return first_task * images[0] * first + sum(images[1:]) * later
+        return images[0] * first + sum(images[1:]) * later
 
     def _measure(self, what: str, config: Config, side: int = 0) -> float:
         key = [what, osiris.__version__, to_dict(config.encoder if side else config.method), side]
@@ -129,10 +127,10 @@ def speed(config: Config, side: int) -> float:
     training would choose. On a CPU processor time counts, because other programs may be running now."""
     import torch
 
+    from osiris.devices import open_device
     from osiris.models.encoder import build_encoder
-    from osiris.training.devices import choose_device
 
-    device, threads = choose_device("auto"), config.engine.threads
+    device, threads = open_device("auto", config.engine.tf32), config.engine.threads
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
 
@@ -156,12 +154,11 @@ def speed(config: Config, side: int) -> float:
 
 def print_plan(directory: GridDirectory, jobs: int) -> None:
     """The commands as they would be typed, with their costs as comments: the output is a script."""
-    costs, first_tasks, trained = Costs(), directory.first_task_files(directory.runs), set[Path]()
-    known: list[Cost] = []
+    costs, known = Costs(), list[Cost]()
+    of_any_seed: dict[GridRun, Cost | None] = {}
     for run in directory.runs:
-        file = first_tasks.get(run)
-        cost = costs.of(run, first_task=file not in trained)
-        trained |= set() if file is None else {file}
+        alike = replace(run, seed=0)
+        cost = of_any_seed[alike] = of_any_seed[alike] if alike in of_any_seed else costs.of(alike)
         known += [] if cost is None else [cost]
         text = "cost unknown: the size of this benchmark is known only after reading the data"
         text = text if cost is None else f"{cost.flops:.2e} FLOPs, {duration(cost.seconds)}"

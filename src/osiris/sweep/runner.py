@@ -7,6 +7,7 @@ from pathlib import Path
 
 from osiris.cores import core_count
 from osiris.errors import UserError
+from osiris.runs.directory import refuse_links_to_elsewhere
 from osiris.sweep.attempts import Status, Watch, statuses, summary, write_results
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.sweep.local import LocalLauncher
@@ -89,6 +90,7 @@ def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: 
     """results.csv of the whole grid, and the report of `runs` in `out`; an error if one of them failed."""
     from osiris.report.page import make_report
 
+    refuse_links_to_elsewhere(directory.path)
     states = [status for status in write_results(directory) if status.run in runs]
     done = [directory.folder(status.run) for status in states if status.state == "done"]
     page = make_report(done, out, title) if done else out / "report.html"

@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from osiris.config import Config
 from osiris.errors import UserError
-from osiris.files import read_json, write_csv
-from osiris.sweep.attempts import drop, status_of
+from osiris.evaluation.statistics import mean
+from osiris.files import write_csv
+from osiris.sweep.attempts import status_of
 from osiris.sweep.grid import Grid, GridDirectory, GridRun, Settings
-from osiris.training.config import Config
+from osiris.sweep.journal import drop
 
 FEWEST_TASKS = 2
 """In its first task every method is ft, so it says nothing about most options."""
@@ -155,15 +157,12 @@ def search(directory: GridDirectory, studies: Sequence[Study], launch: Callable[
 
 def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:
     """A after some tasks: the mean accuracy on them (class-agnostic). None if the run has not got there."""
-    folder = directory.folder(run)
-    path = folder / "evaluation" / f"task-{tasks:02d}.json"
-    if not path.exists():
+    metrics, scores = directory.metrics(run), directory.scores(run, tasks)
+    if metrics is not None and "class-agnostic" in metrics.protocols:
+        return metrics["class-agnostic"].A
+    if scores is None or "class-agnostic" not in scores.protocols:
         return None
-    if (folder / "metrics.json").exists():
-        return read_json(folder / "metrics.json")["protocols"]["class-agnostic"]["A"]
-    protocols = read_json(path)["protocols"]
-    values = [value for value in protocols["class-agnostic"]["accuracy"][:tasks] if value is not None]
-    return sum(values) / len(values) if values else None
+    return mean(scores.protocols["class-agnostic"].accuracy[:tasks])
 
 
 def write_trials(directory: GridDirectory, studies: Iterable[Study]) -> None:

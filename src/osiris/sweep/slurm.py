@@ -20,8 +20,9 @@ from typing import Any
 
 from osiris.console import notice
 from osiris.errors import UserError, import_extra
-from osiris.sweep.attempts import REFUSED, Attempt, read_journal, record, train_command
+from osiris.sweep.attempts import REFUSED, Attempt, train_command
 from osiris.sweep.grid import GridDirectory, GridRun
+from osiris.sweep.journal import Entry, last_entry, read_journal, record
 
 POLL = 10.0
 """Seconds between questions to the controller."""
@@ -80,17 +81,16 @@ class SlurmLauncher:
         self.directory, self.options, self.retries, self.processes = directory, options, retries, processes
         self.executor = _executor(directory.path.resolve() / "slurm", options.parameters(processes, jobs))
         self.failures: Counter[GridRun] = Counter()
-        self.first_tasks: dict[GridRun, Path] = {}
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Submit every run that is neither finished nor in the queue, then watch until no job is left."""
         self.failures.clear()
         queue = queued_jobs()
         unfinished = [run for run in runs if not self.directory.finished(run)]
+        self.directory.write_configs(unfinished)
         journals = {run: read_journal(self.directory, run) for run in unfinished}
-        submitted = {run: entry["job"] for run in unfinished for entry in journals[run] if entry["event"] == "submit"}
+        submitted = {run: entry.job for run in unfinished for entry in journals[run] if entry.event == "submit"}
         jobs = {run: job for run, job in submitted.items() if job in queue}
-        self.first_tasks = self.directory.first_task_files(runs)
         jobs |= self._submit([run for run in unfinished if run not in jobs])
         if not self.options.wait:
             notice(f"{len(jobs)} jobs are in the queue. `osiris sweep status {self.directory.path}` shows them.")
@@ -102,7 +102,6 @@ class SlurmLauncher:
                 watch()
                 if time.monotonic() - last_poll >= POLL:
                     jobs, last_poll = self._follow(jobs), time.monotonic()
-            self.directory.remove_first_tasks(self.first_tasks)
         except KeyboardInterrupt:
             notice("the jobs keep running. The same command watches them again; scancel --name osiris stops them.")
             raise
@@ -119,12 +118,13 @@ class SlurmLauncher:
 
     def _retry(self, run: GridRun, job: str) -> bool:
         """Whether to submit a run again whose job has ended without a result."""
-        last, state = read_journal(self.directory, run)[-1], job_state(job)
-        if last["event"] != "end":  # the node failed, or the job was cancelled before or killed while it ran
-            record(self.directory, run, {"event": "end", "code": 1, "error": f"job {job} ended: {state}"})
+        last, state = last_entry(self.directory, run), job_state(job)
+        if last is None or last.event != "end":  # the node failed, or the job was cancelled or killed
+            last = Entry("end", code=1, error=f"job {job} ended: {state}")
+            record(self.directory, run, last)
         self.failures[run] += 1
         cancelled = state.startswith("CANCELLED")
-        return not cancelled and last.get("code") != REFUSED and self.failures[run] <= self.retries
+        return not cancelled and last.code != REFUSED and self.failures[run] <= self.retries
 
     def _submit(self, runs: Sequence[GridRun]) -> dict[GridRun, str]:
         if not runs:
@@ -132,14 +132,14 @@ class SlurmLauncher:
         from submitit.core.utils import FailedJobError
 
         place = GridDirectory(self.directory.path.resolve(), stop_after=self.directory.stop_after)
-        work = [Job(place, run, self.first_tasks.get(run), self.processes) for run in runs]
+        work = [Job(place, run, self.processes) for run in runs]
         try:
             jobs = self.executor.submit_array(work)
         except FailedJobError as error:
             reason = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
             raise UserError(f"SLURM refuses the jobs: {reason[-1].removeprefix('sbatch: ')}") from None
         for run, job in zip(runs, jobs):
-            record(self.directory, run, {"event": "submit", "job": job.job_id})
+            record(self.directory, run, Entry("submit", job=job.job_id))
         return {run: job.job_id for run, job in zip(runs, jobs)}
 
 
@@ -150,8 +150,6 @@ class Job:
 
     directory: GridDirectory
     run: GridRun
-    first_task: Path | None
-    """Taken if it exists when the job starts; otherwise the job trains it, perhaps beside others that do the same."""
     processes: int
     attempt: Attempt | None = None
 
@@ -162,7 +160,7 @@ class Job:
         if self.directory.finished(self.run):
             return
         meeting = rendezvous(place.num_nodes, place.node)
-        command = train_command(self.directory, self.run, self.first_task, self.processes, meeting)
+        command = train_command(self.directory, self.run, self.processes, meeting)
         if place.global_rank != 0:
             # The first node records the run. SIGUSR2: see `Attempt`.
             ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731
@@ -182,7 +180,7 @@ class Job:
             self.attempt.process.terminate()
             _wait(self.attempt)
             self.attempt.end(asked=True)
-        return submitit.helpers.DelayedSubmission(Job(self.directory, self.run, self.first_task, self.processes))
+        return submitit.helpers.DelayedSubmission(Job(self.directory, self.run, self.processes))
 
 
 def _wait(attempt: Attempt) -> None:

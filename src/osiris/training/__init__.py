@@ -1,1 +1,1 @@
-"""Config, loop, checkpoints, several processes."""
+"""A run and its episodes: steps, optimisers, schedule, logs, and the evaluation of what is saved."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +15,25 @@ from torch import Tensor, nn
 from osiris import processes
 from osiris.augment.operations import upload
 from osiris.augment.views import VIEWS, TwoViews, normalise
+from osiris.config import MERGED_STATISTICS, Config
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.files import load_tensors
 from osiris.framework.methods import Method
-from osiris.framework.representations import Representations
+from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder, feature_count
-from osiris.models.external import Architecture, freeze_layers
-from osiris.models.normalisation import BatchNorm
+from osiris.models.external import Architecture, architecture_of, freeze_layers
+from osiris.models.normalisation import BatchNorm, set_mode
 from osiris.randomness import generator, scoped
-from osiris.training.config import Config
-from osiris.training.optimisers import build_optimiser, set_learning_rate
-from osiris.training.schedule import Phase, batch_indices, learning_rate
+from osiris.training.batches import TrainingImages
+from osiris.training.optimisers import COUNTS, build_optimiser, set_learning_rate
+from osiris.training.schedule import Episode, batch_positions, learning_rate
 
+Accept = Callable[[nn.Module, nn.Module], bool]
+"""The encoders before and after an episode -> whether the second one may replace the first."""
 FIT_IMAGES = 500
 """Images of the first task that a `fast` encoder is fitted to."""
 
@@ -38,9 +42,7 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
     """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
     if encoder.encoder is not None or encoder.family != "fast":
         return None
-    indices = benchmark.training_indices(0)
-    if not len(indices):  # a run that is continued without them: the fitted weights come from its state
-        indices = benchmark.training_indices(benchmark.task_count - 1)
+    indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
     indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
     return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 
@@ -56,19 +58,24 @@ class StepResult:
 
 
 def build_model(
-    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None = None
+    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None, planned: int
 ) -> TrainableMethod:
     """Networks, terms and memory of a run, on the default device. `architecture`: see `build_encoder`."""
-    images, seed = first_task_images(benchmark, config.encoder), config.seed
+    images, seed, learning = first_task_images(benchmark, config.encoder), config.seed, config.learning
     encoder = build_encoder(config.encoder, seed, images=images, architecture=architecture)
-    if config.learning.freeze:
-        freeze_layers(encoder, config.learning.freeze)
+    if config.engine.init is not None and architecture is None:
+        initialise(encoder, config.engine.init)
+    if learning.freeze:
+        freeze_layers(encoder, learning.freeze)
+    set_mode(encoder, learning.statistics == "batch", learning.dropout)
     if config.learning.view_size is not None:
         feature_count(encoder, (3, config.learning.view_size, config.learning.view_size))
     sizes = config.learning.memory_size, benchmark.train.images.shape
-    model = TrainableMethod(method, encoder, config.projector, *sizes, benchmark.task_count, seed)
+    model = TrainableMethod(method, encoder, config.projector, *sizes, planned, seed)
     if config.engine.micro_batch is not None and model.networks.batch_norm:
         raise UserError("--micro-batch would change the statistics of the encoder's BatchNorm; leave it out.")
+    if learning.merge < 1 and model.networks.batch_norm:
+        raise UserError(MERGED_STATISTICS)
     return model
 
 
@@ -82,11 +89,21 @@ class Engine:
         benchmark: Benchmark,
         device: torch.device,
         architecture: Architecture | None = None,
+        planned: int | None = None,
     ) -> None:
+        """`architecture`, `planned`: those of the state that will be restored."""
         self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
-        self.model = build_model(config, method, benchmark, architecture).to(device)
+        self.planned = planned or benchmark.task_count
+        self.model = build_model(config, method, benchmark, architecture, self.planned).to(device)
+        self.architecture = architecture_of(config.encoder.encoder, self.model.networks.encoder)
+        self.before: dict[str, Tensor] | None = None
+        """The encoder's state before the episode, while that is learned, if it may be needed at its end."""
+        self.guarded = False
+        """Whether an episode may be refused at its end."""
         self.networks, self.memory = self.model.networks, self.model.memory
         self.optimiser = build_optimiser(self.model, config.learning)
+        self.images: TrainingImages | None = None
+        """Of the episode that is being learned."""
         self.two_views = TwoViews(
             benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
         )
@@ -100,42 +117,84 @@ class Engine:
         if config.engine.compile:
             # Dynamic from the start: one kernel for all batch sizes, whichever a resumed run sees first.
             self.networks.encoder.compile(dynamic=True)
+            if "encoder" in self.networks.past:
+                self.networks.past["encoder"].compile(dynamic=True)
 
-    def step(self, phase: Phase, step: int) -> StepResult:
+    def begin(self, episode: Episode) -> None:
+        if self._merges(episode) or self.guarded:
+            self.before = {name: value.clone() for name, value in self.networks.encoder.state_dict().items()}
+        self.model.begin_task(self.task_context(episode, 0))
+
+    def end(self, episode: Episode, accept: Accept | None = None) -> None:
+        """Merge, then the terms' own ends (Fisher, snapshots), then f* <- f and g* <- g.
+
+        `accept`: whether to keep what was learned; otherwise the encoder becomes what it was before the episode.
+        """
+        before, self.before = self.before, None
+        if before is not None:
+            if self._merges(episode):
+                self._merge(before, self.config.learning.merge)
+            if accept is not None:
+                earlier = copy.deepcopy(self.networks.encoder)
+                earlier.load_state_dict(before)
+                if not accept(earlier, self.networks.encoder):
+                    self._merge(before, 0.0)
+        self.model.end_task(self.task_context(episode, episode.steps))
+
+    def _merges(self, episode: Episode) -> bool:
+        return self.config.learning.merge < 1 and (episode.task > 0 or self.config.pretrained)
+
+    @torch.no_grad()
+    def _merge(self, before: dict[str, Tensor], share: float) -> None:
+        """f <- share f + (1 - share) what it was before (as WiSE-FT and model soups); f~ follows. Heads, moments of the
+        optimiser and what the memory stores stay as they are."""
+        if share == 0:  # to the last bit, with all statistics
+            self.networks.encoder.load_state_dict(before)
+        for name, parameter in self.networks.encoder.named_parameters():
+            if parameter.requires_grad and share > 0:
+                parameter.copy_(torch.lerp(before[name], parameter, share))
+        for name, module in self.model.named_modules():
+            if name.endswith("average_encoder"):
+                assert isinstance(module, Frozen)
+                module.update(self.networks.encoder)
+
+    def step(self, episode: Episode, step: int) -> StepResult:
         """Read memory, make views, embed once, sum the terms, update, then offer X to the memory.
 
         The host takes all decisions and the device computes, so the host never waits for a result.
         """
-        config, task = self.config, phase.task
-        indices = batch_indices(phase, config.seed, step)
-        images = self._take(indices)
-        if step + 1 < phase.steps:
-            following = batch_indices(phase, config.seed, step + 1)
-            self.benchmark.train.images.prefetch(following[processes.share(len(following))])
-        slots = self._read_slots(len(indices), task, step)
-        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, len(indices))
-        views = {X: self._views(images, len(indices), "augment.x", task, step)}
+        config, task = self.config, episode.task
+        positions = batch_positions(episode, config.seed, step)
+        count = len(positions)
+        images = self._take(episode, positions)
+        if step + 1 < episode.steps:
+            following = batch_positions(episode, config.seed, step + 1)
+            self._images(episode).prefetch(following[processes.share(len(following))])
+        slots = self._read_slots(count, task, step)
+        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count)
+        views = {X: self._views(images, count, "augment.x", task, step)}
         if slots is not None:
             replayed = self.memory.read(slots[processes.share(len(slots))])
             views[Y] = self._views(replayed, len(slots), "augment.y", task, step)
         views = self.model.make(views, context)
-        counts = self.model.counts(task, len(indices), 0 if slots is None else len(slots))
+        counts = self.model.counts(task, count, 0 if slots is None else len(slots))
         statistics = [statistic.clone() for statistic in self.running_statistics]
         with self._dropout(task, step):
             rep = self.represent(views, counts, self.model.inputs(task))
             loss, values = self.model(rep, context)
         fields, rewritten = self._fields(rep, context)
-        finite, norm = self._update(loss, phase, step)
+        finite, norm = self._update(loss, episode, step)
         for statistic, before in zip(self.running_statistics, statistics):
             statistic.copy_(torch.where(finite, statistic, before))
         for name, value in rewritten.items():
             assert slots is not None
             self.memory.rewrite(name, slots, value)
-        self._offer(indices, images, phase, step, fields)
+        self._offer(positions, images, episode, step, fields)
+        self.model.after_step(self.task_context(episode, step + 1))
         detached = {name: value.detach() for name, value in values.items()}
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
-        return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, len(indices))
+        return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, count)
 
     def _dropout(self, task: int, step: int) -> AbstractContextManager[None]:
         """Our own encoders have no dropout. That of others is keyed like all randomness, so that resuming is exact."""
@@ -169,20 +228,26 @@ class Engine:
         slots = self.memory.sample(wanted, generator(self.config.seed, "memory.read", task, step))
         return upload(slots, self.device)
 
-    def _take(self, indices: Tensor) -> Tensor:
+    def _take(self, episode: Episode, positions: Tensor) -> Tensor:
         """This process' share of the images of a global batch, on the device."""
-        return upload(self.benchmark.train.images.take(indices[processes.share(len(indices))]), self.device)
+        return self._images(episode).take(positions[processes.share(len(positions))])
+
+    def _images(self, episode: Episode) -> TrainingImages:
+        assert episode.images is not None, "its images are not at hand any more"
+        if self.images is None or self.images.images is not episode.images:
+            self.images = TrainingImages(episode.images, self.device, self.config.engine.images_on_device)
+        return self.images
 
     def _views(self, images: Tensor, count: int, purpose: str, task: int, step: int) -> Tensor:
         """Two views of this process' share of a global batch of `count` images."""
         key = generator(self.config.seed, purpose, task, step)
         return self.two_views(images, key, processes.share(count), count)
 
-    def _update(self, loss: Tensor, phase: Phase, step: int) -> tuple[Tensor, Tensor]:
+    def _update(self, loss: Tensor, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
         """Backward, average over processes, step. The device skips a step that is not finite (see optimisers.py)."""
         learning = self.config.learning
-        warmup = int(learning.warmup_epochs * phase.steps_per_epoch)
-        rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, phase.steps)
+        warmup = int(learning.warmup_epochs * episode.steps_per_epoch)
+        rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, episode.steps)
         set_learning_rate(self.optimiser, rate, learning.learning_rate)
         self.optimiser.zero_grad(set_to_none=True)
         finite = torch.isfinite(loss.detach())
@@ -206,58 +271,83 @@ class Engine:
             self.optimiser.step()
         return finite, norm
 
-    def _offer(self, indices: Tensor, images: Tensor, phase: Phase, step: int, fields: dict[str, Tensor]) -> None:
+    def _offer(self, positions: Tensor, images: Tensor, episode: Episode, step: int, fields: dict[str, Tensor]) -> None:
         """Every process plans the same writes for the global batch, so all memories hold the same slots."""
-        task, by_task = phase.task, self.memory.by_task
+        task, by_task = episode.task, self.memory.by_task
         if by_task:
-            indices = phase.indices if step + 1 == phase.steps else phase.indices[:0]
+            positions = torch.arange(episode.count if step + 1 == episode.steps else 0)
         rows, slots = torch.arange(0), torch.arange(0)
-        if len(indices):
-            rows, slots = self.memory.plan(len(indices), generator(self.config.seed, "memory.write", task, step))
+        if len(positions):
+            rows, slots = self.memory.plan(len(positions), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
-            source, chosen = upload(indices[rows], self.device), upload(rows, self.device)
+            source, chosen = upload(positions[rows], self.device), upload(rows, self.device)
             alone = processes.world_size() == 1 and not by_task  # otherwise some of the images are not here
-            stored = images[chosen] if alone else upload(self.benchmark.train.images.take(indices[rows]), self.device)
+            stored = images[chosen] if alone else self._images(episode).take(positions[rows])
             parts = {name: value[chosen] for name, value in fields.items()}
             self.memory.write(upload(slots, self.device), stored, source, task, step, parts)
-        self.memory.advance(len(rows) if by_task else len(indices))
+        self.memory.advance(len(rows) if by_task else len(positions))
 
-    def task_context(self, phase: Phase, step: int) -> TaskContext:
+    def task_context(self, episode: Episode, step: int) -> TaskContext:
         learning = self.config.learning
         return TaskContext(
             networks=self.networks,
             optimiser=self.optimiser,
             seed=self.config.seed,
-            task=phase.task,
-            task_count=self.benchmark.task_count,
-            steps=phase.steps,
-            steps_per_epoch=phase.steps_per_epoch,
+            task=episode.task,
+            task_count=self.planned,
+            steps=episode.steps,
+            steps_per_epoch=episode.steps_per_epoch,
             step=step,
             learning_rate=learning.learning_rate,
             momentum=learning.momentum,
             tau=learning.tau,
-            batches=lambda purpose: self._one_pass(phase, purpose),
+            batches=lambda purpose: self._one_pass(episode, purpose),
         )
 
-    def _one_pass(self, phase: Phase, purpose: str) -> Iterator[Representations]:
-        """The task's images once, in full batches if there is one, with a random stream of its own."""
-        full = max(1, len(phase.indices) // phase.batch_size)
-        for step in range(full):
-            indices = batch_indices(phase, self.config.seed, step, f"{purpose}.order")[: phase.batch_size]
-            views = self._views(self._take(indices), len(indices), f"{purpose}.augment", phase.task, step)
-            yield self.represent({X: views}, {X: len(indices)})
+    def _one_pass(self, episode: Episode, purpose: str) -> Iterator[Representations]:
+        """The images of the episode once, in full batches if there is one, with a random stream of its own."""
+        for step in range(max(1, episode.count // episode.batch_size)):
+            positions = batch_positions(episode, self.config.seed, step, f"{purpose}.order")[: episode.batch_size]
+            images, count = self._take(episode, positions), len(positions)
+            views = self._views(images, count, f"{purpose}.augment", episode.task, step)
+            yield self.represent({X: views}, {X: count})
 
     def state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
-        }
+        } | ({} if self.before is None else {"before": self.before})
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.scaler.load_state_dict(state["scaler"])
+        """Raises ValueError if the state is not one of these networks."""
+        try:
+            self.model.load_state_dict(state["model"])
+            self._restore_optimiser(state["optimiser"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.before = self._restored(state["before"]) if "before" in state else None
+        except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from None
+
+    def _restore_optimiser(self, state: dict[str, Any]) -> None:
+        """Its moments; its settings follow from the config."""
+        fresh, groups = self.optimiser.state_dict()["state"], self.optimiser.state_dict()["param_groups"]
+        same = [group["params"] for group in state["param_groups"]] == [group["params"] for group in groups]
+        complete = all(set(state["state"][key]) == set(values) for key, values in fresh.items())
+        if not same or not complete or not all(isinstance(values, dict) for values in state["state"].values()):
+            raise ValueError("its optimiser belongs to other networks")
+        self.optimiser.load_state_dict({"state": state["state"], "param_groups": groups})
+        for parameter, values in self.optimiser.state.items():
+            for name, value in values.items():
+                shape = () if name in COUNTS else parameter.shape
+                if not isinstance(value, Tensor) or value.shape != shape:
+                    raise ValueError(f"{name} of its optimiser has another shape")
+
+    def _restored(self, before: dict[str, Tensor]) -> dict[str, Tensor]:
+        shapes = {name: value.shape for name, value in self.networks.encoder.state_dict().items()}
+        if {name: value.shape for name, value in before.items()} != shapes:
+            raise ValueError("the weights before the episode are of another encoder")
+        return {name: value.to(self.device) for name, value in before.items()}
 
     def task_tensors(self) -> dict[str, Tensor]:
         """f, g, h and the ids of the images in the memory, for later evaluation and analyses."""
@@ -268,19 +358,20 @@ class Engine:
             tensors[f"memory.{name}"] = self.memory.get_buffer(name)[: self.memory.filled]
         return tensors
 
-    def initialise(self, path: Path) -> None:
-        """--init: start the encoder from given weights."""
-        wanted = self.networks.encoder.state_dict()
-        given = encoder_weights(load_tensors(path)[0])
-        missing = [name for name in wanted if name not in given]
-        shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-        if missing or shapes:
-            problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-            raise UserError(
-                f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
-                "--norm."
-            )
-        self.networks.encoder.load_state_dict({name: given[name] for name in wanted})
+
+def initialise(encoder: nn.Module, path: Path) -> None:
+    """--init: start the encoder from given weights."""
+    wanted = encoder.state_dict()
+    given = encoder_weights(load_tensors(path)[0])
+    missing = [name for name in wanted if name not in given]
+    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+    if missing or shapes:
+        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
+        raise UserError(
+            f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
+            "--norm."
+        )
+    encoder.load_state_dict({name: given[name] for name in wanted})
 
 
 def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from osiris import processes
+from osiris.devices import available_memory
 from osiris.errors import UserError
 from osiris.framework.representations import Representations
 from osiris.framework.terms import StepContext, X, Y
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
-from osiris.training.devices import available_memory
 from osiris.training.engine import Engine
-from osiris.training.schedule import Phase
+from osiris.training.schedule import Episode
 
 EVALUATION_BATCH = 512
+TIMED_IMAGES = 16
 GIGABYTE = 2**30
+WORKSPACE = GIGABYTE
+"""What cuDNN, cuBLAS and the gaps between tensors take on a GPU, beyond the tensors themselves."""
+PIECES = (256, 128, 64, 32, 16)
+"""Values of --micro-batch to try."""
 
 
-def estimate_memory(engine: Engine, plan: list[Phase], micro_batch: int | None = None) -> dict[str, int]:
+def estimate_memory(engine: Engine, plan: list[Episode], micro_batch: int | None = None) -> dict[str, int]:
     """Bytes on the device of this process: `networks` (with gradients, optimiser state and frozen copies), `memory`,
     `activations` of a step in a later task, which needs most, and `evaluation`, at another time than activations."""
     model, benchmark, world = engine.model, engine.benchmark, processes.world_size()
@@ -48,22 +56,17 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _step_bytes(engine: Engine, plan: list[Phase], micro_batch: int | None, largest: int, world: int) -> int:
+def _step_bytes(engine: Engine, plan: list[Episode], micro_batch: int | None, largest: int, world: int) -> int:
     """What autograd keeps is a polynomial of the batch size: parameters once, activations with each image,
     similarities with each pair. Three small steps determine it."""
-    task, size = plan[-1].task, engine.config.learning.view_size
-    shape = engine.benchmark.train.images.shape if size is None else (3, size, size)
-    count = -(-max(phase.batch_sizes[1] for phase in plan) // world)
+    task, shape = plan[-1].task, _view_shape(engine)
+    count = -(-max(episode.batch_sizes[1] for episode in plan) // world)
     replayed = engine.model.replayed(task, count)
     names = (X, Y) if replayed else (X,)
     rows = (count + replayed) / len(names)
 
     def step(number: int) -> object:
-        context = StepContext(engine.memory, torch.arange(number, device=engine.device), engine.config.seed, task, 0)
-        views = {name: torch.zeros(2, number, *shape, device=engine.device) for name in names}
-        inputs = engine.model.inputs(task)
-        rep = Representations(engine.networks, engine.model.make(views, context), None, inputs, None, engine.autocast)
-        return engine.model(rep, context)
+        return _loss(engine, task, number, names)
 
     def encode(number: int) -> Tensor:
         with engine.autocast():
@@ -78,6 +81,35 @@ def _step_bytes(engine: Engine, plan: list[Phase], micro_batch: int | None, larg
         one = _saved_bytes(engine, lambda: encode(3)) - _saved_bytes(engine, lambda: encode(2))
         kept, images = kept + (micro_batch - images) * one + views, micro_batch
     return int(kept + 2 * views + 2 * largest * images)
+
+
+def _view_shape(engine: Engine) -> tuple[int, ...]:
+    size = engine.config.learning.view_size
+    return engine.benchmark.train.images.shape if size is None else (3, size, size)
+
+
+def _loss(engine: Engine, task: int, number: int, names: tuple[str, ...]) -> Tensor:
+    """The loss of a batch of so many black images. Nothing is updated."""
+    context = StepContext(engine.memory, torch.arange(number, device=engine.device), engine.config.seed, task, 0)
+    views = {name: torch.zeros(2, number, *_view_shape(engine), device=engine.device) for name in names}
+    inputs = engine.model.inputs(task)
+    rep = Representations(engine.networks, engine.model.make(views, context), None, inputs, None, engine.autocast)
+    return engine.model(rep, context)[0]
+
+
+def estimate_seconds(engine: Engine, episode: Episode) -> float:
+    """How long the first episode will take, from the forward and backward pass of a few images."""
+    number = min(TIMED_IMAGES, episode.batch_size)
+    trained = [parameter for parameter in engine.model.parameters() if parameter.requires_grad]
+    times = []
+    with processes.alone(), frozen_statistics(engine.model):
+        for _ in range(3):  # the first one is slower
+            started = time.perf_counter()
+            loss = _loss(engine, episode.task, number, (X,))
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+            sum(float(gradient.sum()) for gradient in gradients[:1] if gradient is not None)  # wait for the device
+            times.append(time.perf_counter() - started)
+    return min(times) / number * episode.count * episode.epochs / processes.world_size()
 
 
 def _saved_bytes(engine: Engine, run: Callable[[], object]) -> int:
@@ -113,26 +145,52 @@ def _largest_output(engine: Engine) -> tuple[int, int]:
     return max(sizes), features.shape[1]
 
 
-def check_memory(engine: Engine, plan: list[Phase]) -> None:
+def check_memory(engine: Engine, plan: list[Episode]) -> None:
     """Refuse a run that cannot fit, and say what would."""
     available = available_memory(engine.device)
     if available is None:
         return
+    cuda = engine.device.type == "cuda"
     sharing = processes.local_world_size() if engine.device.type == "cpu" else 1
+    available = max(0, available - WORKSPACE) if cuda else available
     parts = estimate_memory(engine, plan, engine.config.engine.micro_batch)
     needed = total(parts) * sharing
     if needed <= available:
         return
-    hint = "a smaller --batch-size or a smaller encoder (--width)"
-    for micro_batch in () if engine.networks.batch_norm else (256, 128, 64, 32, 16):
-        if total(estimate_memory(engine, plan, micro_batch)) * sharing <= available:
-            hint = f"--micro-batch {micro_batch} (the same gradients, encoded in pieces), or {hint}"
-            break
+    hint = _what_fits(engine, plan, lambda parts: total(parts) * sharing <= available)
     details = ", ".join(f"{name} {size / GIGABYTE:.2f} GB" for name, size in parts.items())
+    kept = f" ({WORKSPACE / GIGABYTE:.0f} GB is left for kernels)" if cuda else ""
     raise UserError(
         f"this run needs about {needed / GIGABYTE:.1f} GB of memory on {engine.device} ({details}), and "
-        f"{available / GIGABYTE:.1f} GB are free. Use {hint}."
+        f"{available / GIGABYTE:.1f} GB are free{kept}. Use {hint}."
     )
+
+
+def _what_fits(engine: Engine, plan: list[Episode], fits: Callable[[dict[str, int]], bool]) -> str:
+    """What to use so that an estimate fits."""
+    hint = "a smaller --batch-size or a smaller encoder (--width)"
+    for micro_batch in () if engine.networks.batch_norm else PIECES:
+        if fits(estimate_memory(engine, plan, micro_batch)):
+            return f"--micro-batch {micro_batch} (the same gradients, encoded in pieces), or {hint}"
+    return hint
+
+
+@contextmanager
+def explain_out_of_memory(engine: Engine, plan: list[Episode]) -> Iterator[None]:
+    """Turn memory that runs out on the device into one sentence, with what needs a fifth less for activations."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # the tensors of the step
+        if engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        present = [episode for episode in plan if episode.images is not None]
+        try:
+            most = 0.8 * estimate_memory(engine, present, engine.config.engine.micro_batch)["activations"]
+            hint = _what_fits(engine, present, lambda parts: parts["activations"] <= most)
+        except torch.OutOfMemoryError:  # another program has taken the rest
+            hint = f"--micro-batch {PIECES[-1]}, or a device that no other program uses"
+        raise UserError(f"the memory of {engine.device} is used up. Resume with {hint}.") from None
 
 
 @torch.no_grad()

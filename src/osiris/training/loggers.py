@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
+from osiris.config import Config, to_dict
 from osiris.console import Display, duration
 from osiris.errors import import_extra
-from osiris.training.config import Config, to_dict
 
 
 class Logger(Protocol):

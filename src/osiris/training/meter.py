@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from osiris.devices import peak_memory
 from osiris.errors import Diverged
-from osiris.training.devices import peak_memory
 from osiris.training.engine import StepResult
-from osiris.training.schedule import Phase
+from osiris.training.schedule import Episode
 
 WARM_UP_SECONDS = 5.0
 """Before this, the time left is not estimated: the first steps are slower than the others."""
@@ -20,8 +20,8 @@ WARM_UP_SECONDS = 5.0
 class Meter:
     """Collects the results of steps without looking at them; only `read` waits for the device."""
 
-    def __init__(self, phases: list[Phase], seed: int, allowed_bad_steps: int, seconds_before: float) -> None:
-        self.phases, self.seed, self.allowed = phases, seed, allowed_bad_steps
+    def __init__(self, episodes: list[Episode], seed: int, allowed_bad_steps: int, seconds_before: float) -> None:
+        self.episodes, self.seed, self.allowed = episodes, seed, allowed_bad_steps
         self.pending: list[StepResult] = []
         self.started = time.monotonic() - seconds_before
         self.bad_steps = 0
@@ -40,11 +40,11 @@ class Meter:
     def add(self, result: StepResult) -> None:
         self.pending.append(result)
 
-    def total(self, phase: Phase, step: int) -> int:
-        """Steps of the whole run after `step` steps of this phase."""
-        return sum(item.steps for item in self.phases[: phase.task]) + step
+    def total(self, episode: Episode, step: int) -> int:
+        """Steps of the whole run after `step` steps of this episode."""
+        return sum(item.steps for item in self.episodes[: episode.task]) + step
 
-    def read(self, phase: Phase, step: int) -> dict[str, Any] | None:
+    def read(self, episode: Episode, step: int) -> dict[str, Any] | None:
         """A line of the log: means over the finite steps since the last one. None if there is none."""
         if not self.pending:
             return None
@@ -54,28 +54,28 @@ class Meter:
         table = torch.stack([torch.cat([row, result.finite.float().view(1)]) for row, result in zip(rows, results)])
         table = table.cpu()  # one message from the device for everything
         table, finite = table[:, :-1], table[:, -1] > 0
-        self._guard(phase, step - len(results), table, finite, names)
+        self._guard(episode, step - len(results), table, finite, names)
         now = time.monotonic()
         elapsed, self.clock = now - self.clock, now
         if not finite.any():
             return None
         means = {name: _mean(column) for name, column in zip(names, table[finite].T)}
-        done, total = self.total(phase, step), sum(item.steps for item in self.phases)
+        done, total = self.total(episode, step), sum(item.steps for item in self.episodes)
         return {
             "event": "step",
-            "task": phase.task + 1,
-            "tasks": len(self.phases),
+            "task": episode.task + 1,
+            "tasks": len(self.episodes),
             "step": step,
             "total_step": done,
-            "epoch": -(-step // phase.steps_per_epoch),
-            "epochs": phase.epochs,
+            "epoch": -(-step // episode.steps_per_epoch),
+            "epochs": episode.epochs,
             "loss": means.pop("loss"),
             "gradient_norm": means.pop("gradient_norm"),
             "spread": means.pop("spread", None),
             "terms": means,
             "images_per_second": sum(result.images for result in results) / max(elapsed, 1e-9),
             "progress": done / total,
-            "task_progress": step / phase.steps,
+            "task_progress": step / episode.steps,
             "seconds": self.seconds,
             "seconds_left": self._seconds_left(done, total),
             "bad_steps": self.bad_steps,
@@ -90,7 +90,7 @@ class Meter:
         since, before = self.warm
         return (now - since) / (done - before) * (total - done) if now - since > WARM_UP_SECONDS else None
 
-    def _guard(self, phase: Phase, first_step: int, table: Tensor, finite: Tensor, names: list[str]) -> None:
+    def _guard(self, episode: Episode, first_step: int, table: Tensor, finite: Tensor, names: list[str]) -> None:
         """The device has skipped bad steps already. Here the host learns of them, and stops if there are too many."""
         bad = (~finite).nonzero().squeeze(1).tolist()
         if not bad:
@@ -108,9 +108,9 @@ class Meter:
         )
         step = first_step + bad[0]
         raise Diverged(
-            f"the loss is not finite in task {phase.task + 1} at step {step}: {', '.join(culprits[:4])}. The update "
-            f"was skipped. The batch can be built again from seed {self.seed}, task {phase.task + 1} and step {step}. "
-            f"Try a lower --learning-rate, or --skip-bad-steps N to skip up to N such steps."
+            f"the loss is not finite in task {episode.task + 1} at step {step}: {', '.join(culprits[:4])}. The update "
+            f"was skipped. The batch can be built again from seed {self.seed}, task {episode.task + 1} and step "
+            f"{step}. Try a lower --learning-rate, or --skip-bad-steps N to skip up to N such steps."
         )
 
 

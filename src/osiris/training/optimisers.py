@@ -12,14 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from osiris.config import LearningConfig
 from osiris.framework.objectives import Objective
-from osiris.training.config import LearningConfig
 
 ADAMW_SCALE = 0.02
 """The learning rate of AdamW as a part of that of the filters, in Muon."""
-BETAS, EPSILON = (0.9, 0.99), 1e-8
+EPSILON = 1e-8
 ITERATIONS, COEFFICIENTS = 3, (3.4445, -4.7750, 2.0315)
 """Of the Newton-Schulz iteration, as tuned by its authors."""
+COUNTS = ("step", "count")
+"""Numbers in the state of a parameter, those of torch and ours; everything else there has the parameter's shape."""
+FUSED = ("cpu", "cuda")
+"""Devices on which the fused optimisers of torch honour `found_inf`; others get those below."""
 
 
 def build_optimiser(model: nn.Module, config: LearningConfig) -> torch.optim.Optimizer:
@@ -32,13 +36,16 @@ def build_optimiser(model: nn.Module, config: LearningConfig) -> torch.optim.Opt
         for matrices in (True, False)
         if (chosen := [p for p in parameters if (p.ndim > 1) == matrices and (p in constant) == fixed])
     ]
+    fused = all(parameter.device.type in FUSED for parameter in parameters)
     if config.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        kind = torch.optim.AdamW if fused else GatedAdamW
+        return kind(groups, lr=config.learning_rate, fused=fused)
     if config.optimiser == "muon":
         return Muon(parameters, config.learning_rate, config.momentum, config.weight_decay, constant)
     if config.optimiser == "lars":
         return LARS(groups, config.learning_rate, config.momentum)
-    optimiser = torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=True)
+    kind = torch.optim.SGD if fused else GatedSGD
+    optimiser = kind(groups, lr=config.learning_rate, momentum=config.momentum, fused=fused)
     if config.momentum > 0:
         # A first step that is gated would otherwise leave its momentum undefined. 0.9 * 0 + gradient is the gradient.
         for parameter in parameters:
@@ -67,7 +74,7 @@ class Gated(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad if self.grad_scale is None else parameter.grad / self.grad_scale
-                    fine = torch.ones((), device=parameter.device) if self.found_inf is None else 1 - self.found_inf
+                    fine = gradient.new_ones(()) if self.found_inf is None else (1 - self.found_inf).to(gradient.dtype)
                     self.update(parameter, gradient, fine.squeeze(), group)
 
     def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
@@ -81,19 +88,52 @@ class Gated(torch.optim.Optimizer):
         stored.copy_(torch.where(fine > 0, updated, stored))
         return updated
 
+    def adamw(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
+        """Step by AdamW with the `betas` of the group; where `fine` is 0, a gradient must still be finite."""
+        state, betas = self.state[parameter], group["betas"]
+        if not state:
+            # Not `step`: torch leaves a state of that name on the CPU when it is loaded.
+            state["count"] = torch.zeros((), device=parameter.device, dtype=parameter.dtype)
+            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["count"] += fine
+        count = state["count"].clamp(min=1)
+        state["first"].lerp_(gradient, (1 - betas[0]) * fine)
+        state["second"].lerp_(gradient.square(), (1 - betas[1]) * fine)
+        scale = state["second"].sqrt().div_((1 - betas[1] ** count).sqrt()).add_(EPSILON)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"] * fine)
+        parameter.sub_(state["first"] / scale * (group["lr"] * fine / (1 - betas[0] ** count)))
+
+
+class GatedSGD(Gated, torch.optim.SGD):
+    """As that of torch."""
+
+    def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
+        updated = self.momentum(parameter, gradient + group["weight_decay"] * parameter, fine, group)
+        parameter.sub_(torch.where(fine > 0, group["lr"] * updated, torch.zeros_like(updated)))
+
+
+class GatedAdamW(Gated, torch.optim.AdamW):
+    """As that of torch."""
+
+    def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
+        self.adamw(parameter, torch.nan_to_num(gradient, 0.0, 0.0, 0.0), fine, group)
+
 
 class LARS(Gated):
-    """Layer-wise adaptive rate scaling (You et al. 2017): tensors with one dimension are stepped as in SGD."""
+    """Layer-wise adaptive rate scaling as in solo-learn: g <- (g + decay w) min(r / lr, 1), then SGD with momentum.
+
+    r = trust |w| / (|g| + decay |w|). Where |w| or |g| is 0, and for tensors with one dimension, g stays as it is.
+    """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, trust: float = 0.02) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "trust": trust, "weight_decay": 0.0})
 
     def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
         if parameter.ndim > 1:
-            gradient = gradient + group["weight_decay"] * parameter
-            sizes = parameter.norm(), gradient.norm()
-            ratio = group["trust"] * sizes[0] / (sizes[1] + 1e-12)
-            gradient = gradient * torch.where((sizes[0] > 0) & (sizes[1] > 0), ratio, torch.ones_like(ratio))
+            decay, size, length = group["weight_decay"], parameter.norm(), gradient.norm()
+            rate = group["trust"] * size / (length + decay * size + EPSILON)
+            scaled = (gradient + decay * parameter) * (rate / group["lr"]).clamp(max=1)
+            gradient = torch.where((size > 0) & (length > 0), scaled, gradient)
         updated = self.momentum(parameter, gradient, fine, group)
         parameter.sub_(torch.where(fine > 0, group["lr"] * updated, torch.zeros_like(updated)))
 
@@ -138,10 +178,10 @@ class Muon(Gated):
             for kind, group in groups.items()
             if (chosen := [p for p in group if (p in constant) == fixed])
         ]
-        super().__init__(rows, {"lr": lr, "momentum": momentum})
+        super().__init__(rows, {"lr": lr, "momentum": momentum, "betas": (0.9, 0.99)})
 
     def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
-        step = self._step_filters if group["kind"] == "filters" else self._step_adamw
+        step = self._step_filters if group["kind"] == "filters" else self.adamw
         step(parameter, torch.nan_to_num(gradient, 0.0, 0.0, 0.0), fine, group)
 
     def _step_filters(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
@@ -149,16 +189,3 @@ class Muon(Gated):
         direction = orthogonalise((gradient + group["momentum"] * updated).flatten(1)).view_as(parameter)
         stepped = parameter * (len(parameter) ** 0.5 / (parameter.norm() + 1e-7)) - group["lr"] * direction
         parameter.copy_(torch.where(fine > 0, stepped, parameter))
-
-    def _step_adamw(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += fine
-        count = state["step"].clamp(min=1)
-        state["first"].lerp_(gradient, (1 - BETAS[0]) * fine)
-        state["second"].lerp_(gradient.square(), (1 - BETAS[1]) * fine)
-        scale = state["second"].sqrt().div_((1 - BETAS[1] ** count).sqrt()).add_(EPSILON)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"] * fine)
-        parameter.sub_(state["first"] / scale * (group["lr"] * fine / (1 - BETAS[0] ** count)))

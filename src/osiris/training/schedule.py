@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,28 +11,34 @@ import torch
 from torch import Tensor
 
 from osiris import processes
-from osiris.data.benchmark import Benchmark
+from osiris.config import LearningConfig
+from osiris.data.benchmark import Benchmark, TaskContent
+from osiris.data.images import Images, Subset
+from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.randomness import generator
-from osiris.training.config import LearningConfig
 
 SMALLEST = 4
 """A last batch with fewer images joins the one before: it would have too few negatives to learn from."""
 
 
 @dataclass(frozen=True)
-class Phase:
-    """Training on one set of images: a task, or all of them at once."""
+class Episode:
+    """What a run learns at a time: a task of a benchmark, all of them at once, or one more folder of images."""
 
     task: int
-    indices: Tensor
+    content: TaskContent
+    count: int
+    """Images to learn from."""
     steps: int
     batch_size: int
+    images: Images | None
+    """None: it was learned before, and its images are not at hand any more."""
 
     @property
     def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.indices), self.batch_size)
+        return steps_per_epoch(self.count, self.batch_size)
 
     @property
     def epochs(self) -> int:
@@ -40,8 +47,13 @@ class Phase:
     @property
     def batch_sizes(self) -> tuple[int, int]:
         """(smallest, largest): the last batch of an epoch takes the remaining images, up to three more than others."""
-        last = len(self.indices) - (self.steps_per_epoch - 1) * self.batch_size
+        last = self.count - (self.steps_per_epoch - 1) * self.batch_size
         return min(last, self.batch_size), last if self.steps_per_epoch == 1 else max(last, self.batch_size)
+
+    def take(self, positions: Tensor) -> Tensor:
+        """Images by their position in the episode, uint8 [N, 3, H, W]."""
+        assert self.images is not None, "its images are not at hand any more"
+        return self.images.take(positions)
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
@@ -49,32 +61,48 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
     return max(1, images // batch_size + (images % batch_size >= SMALLEST))
 
 
-def phases(benchmark: Benchmark, method: Method, epochs: int, batch_size: int) -> list[Phase]:
-    """`continual`: one phase per task. `joint` and `first-task`: one phase with the steps of the whole continual run,
-    or with `length` times the steps of its later tasks.
+def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig) -> list[Episode]:
+    """`continual`: one episode per task. `joint` and `first-task`: one episode with the steps of the whole continual
+    run, or with `length` times the steps of its later tasks.
 
     A task with fewer images than a batch is one batch.
     """
     by_task = [benchmark.training_indices(task) for task in range(benchmark.task_count)]
-    for task, indices in enumerate(by_task):
-        if len(indices) < SMALLEST:
+    before = benchmark.contents[: benchmark.learned]
+    counts = [content["train"] for content in before] + [len(indices) for indices in by_task[benchmark.learned :]]
+    for task, count in enumerate(counts):
+        if count < SMALLEST:
+            grows = benchmark.name == EPISODES
+            name = benchmark.task_names[task] if grows else f"task {task + 1} of {benchmark.name}"
             raise UserError(
-                f"task {task + 1} of {benchmark.name} has {len(indices)} images; learning needs at least {SMALLEST}. "
-                "Add images to it, or remove it."
+                f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or remove "
+                "it."
             )
-    steps = [epochs * steps_per_epoch(len(indices), batch_size) for indices in by_task]
+    steps = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
     if method.stream == "continual":
+        contents = benchmark.contents or [_content(str(task + 1), count) for task, count in enumerate(counts)]
         return [
-            Phase(task, indices, count, min(batch_size, len(indices)))
-            for task, (indices, count) in enumerate(zip(by_task, steps))
+            Episode(task, contents[task], count, steps[task], min(learning.batch_size, count), _part(benchmark, task))
+            for task, count in enumerate(counts)
         ]
-    joint = torch.arange(len(benchmark.train)) if method.stream == "joint" else by_task[0]
-    return [Phase(0, joint, steps[0] + round(method.length * sum(steps[1:])), min(batch_size, len(joint)))]
+    joint, name = method.stream == "joint", "all tasks" if method.stream == "joint" else "task 1 alone"
+    count, length = len(benchmark.train) if joint else counts[0], steps[0] + round(method.length * sum(steps[1:]))
+    images = benchmark.train.images if joint else _part(benchmark, 0)
+    content = _content(name, count, hashlib.sha256(repr(benchmark.contents).encode()).hexdigest()[:16])
+    return [Episode(0, content, count, length, min(learning.batch_size, count), images)]
 
 
-def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> list[str]:
+def _part(benchmark: Benchmark, task: int) -> Images | None:
+    return None if task < benchmark.learned else Subset(benchmark.train.images, benchmark.training_indices(task))
+
+
+def _content(name: str, count: int, order: str = "") -> TaskContent:
+    return TaskContent(name=name, train=count, test=0, order=order)
+
+
+def check_sizes(plan: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
     """Refuse sizes that do not fit together; returns notices for the user."""
-    largest, smallest = max(phase.batch_sizes[1] for phase in plan), min(phase.batch_sizes[0] for phase in plan)
+    largest, smallest = max(episode.batch_sizes[1] for episode in plan), min(episode.batch_sizes[0] for episode in plan)
     if method.reads_memory:
         replayed = method.replayed(largest)
         if method.memory == "quota" and learning.memory_size < len(plan):
@@ -87,7 +115,7 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
                 f"the memory holds {learning.memory_size} images, but {method.name} replays {replayed} at each step; "
                 f"use --memory-size {replayed} or more, or a smaller --batch-size."
             )
-        offered = len(plan[0].indices) * learning.epochs
+        offered = plan[0].count * learning.epochs
         if plan[0].task == 0 and offered < replayed:
             raise UserError(
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
@@ -104,21 +132,21 @@ def check_sizes(plan: list[Phase], method: Method, learning: LearningConfig) -> 
             f"{processes.world_size()} processes cannot share a batch of {smallest} images, the smallest of this run. "
             "Use fewer processes, or a --batch-size that leaves a larger last batch."
         )
-    small = [phase.task + 1 for phase in plan if phase.batch_size < learning.batch_size]
+    small = [episode.task + 1 for episode in plan if episode.batch_size < learning.batch_size]
     if not small:
         return []
     names = f"task {small[0]} has" if len(small) == 1 else f"{len(small)} tasks (the first: {small[0]}) have"
     return [f"{names} fewer images than a batch of {learning.batch_size}: each step uses all images of the task."]
 
 
-def batch_indices(phase: Phase, seed: int, step: int, purpose: str = "order") -> Tensor:
-    """The images of one step: a keyed permutation for each epoch, cut into batches."""
-    per_epoch = phase.steps_per_epoch
+def batch_positions(episode: Episode, seed: int, step: int, purpose: str = "order") -> Tensor:
+    """The images of one step, by their position in the episode: a keyed permutation per epoch, cut into batches."""
+    per_epoch = episode.steps_per_epoch
     epoch, position = divmod(step, per_epoch)
-    order = _order(len(phase.indices), seed, purpose, phase.task, epoch)
+    order = _order(episode.count, seed, purpose, episode.task, epoch)
     last = position == per_epoch - 1
-    stop = None if last else (position + 1) * phase.batch_size
-    return phase.indices[order[position * phase.batch_size : stop]]
+    stop = None if last else (position + 1) * episode.batch_size
+    return order[position * episode.batch_size : stop]
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from osiris.framework.options import Configurable
+from osiris.framework.options import Configurable, Share
 from osiris.framework.representations import Average, Networks, Representations
 from osiris.models.heads import projector
 
@@ -109,6 +109,10 @@ class Objective(Configurable):
         """Measure the spread of normalised embeddings [2, N, d]."""
         self.spread = z.std(1, unbiased=False).mean() * z.shape[2] ** 0.5
 
+    def temperature(self, tau: float) -> float:
+        """Of contrastive losses in the space of g: its own, or that of the run."""
+        return getattr(self, "tau", tau)
+
     @property
     def paper_projector(self) -> bool:
         """Whether g has the shape of h, so that h can start as a copy of g."""
@@ -165,7 +169,7 @@ def enqueue(queue: Tensor, position: Tensor, rows: Tensor) -> None:
 class WithAverage(Objective):
     """An objective with moving averages f~ and g~ of the trained networks."""
 
-    rate: float = 0.99
+    rate: Share = 0.99
     """The share of the old average in an update at the start of a task."""
     final_rate: ClassVar[float] = 1.0
     """The same at the end of a task; cosine in between."""

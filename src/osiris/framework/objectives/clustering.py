@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, enqueue
+from osiris.framework.options import Tau
 from osiris.framework.representations import Networks, normalise
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
@@ -31,23 +32,19 @@ class Swav(Objective):
     kind: ClassVar[str] = "swav"
     symbol: ClassVar[str] = "SWAV"
     symbols: ClassVar[Mapping[str, str]] = {"prototypes": "P"}
-    clusters: int = 3000
+    clusters: Annotated[int, Meta(ge=2, le=10_000_000)] = 3000
     """Number of prototypes."""
-    tau: float = 0.1
-    frozen_epochs: int = 2
+    tau: Tau = 0.1
+    frozen_epochs: Annotated[int, Meta(ge=0)] = 2
     """At the start of each task the prototypes are not trained for so many epochs."""
-    queue_size: int = 0
+    queue_size: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     """Embeddings of earlier batches that join the assignment (the original code: 3840); emptied in every task."""
-    queue_epoch: int = 50
+    queue_epoch: Annotated[int, Meta(ge=0)] = 50
     """They join from this epoch of a task on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.epoch = 0
-        if self.clusters < 2 or self.queue_size < 0:
-            raise UserError(
-                f"swav: clusters must be 2 or more and queue_size 0 or more, not {self.clusters} and {self.queue_size}."
-            )
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, hidden, outputs)

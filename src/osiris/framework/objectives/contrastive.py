@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, WithAverage, enqueue
 from osiris.framework.objectives.positive import Predictive
+from osiris.framework.options import Count, Tau
 from osiris.framework.representations import Networks, normalise
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
@@ -60,15 +60,13 @@ class Mocov2(WithAverage):
     contrastive: ClassVar[bool] = True
     unit_predictions: ClassVar[bool] = True
     final_rate: ClassVar[float] = 0.999
-    queue_size: int = 32768
-    tau: float = 0.2
+    queue_size: Count = 32768
+    tau: Tau = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.more_negatives: Tensor | None = None
         """Further rows beside the queues in this step, [2, K, d] (pnr)."""
-        if self.queue_size < 1:
-            raise UserError(f"mocov2+(queue_size={self.queue_size}): the queue needs at least 1 place.")
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, hidden, outputs, norm=False)
@@ -104,7 +102,7 @@ class Mocov3(WithAverage, Predictive):
 
     kind: ClassVar[str] = "mocov3"
     symbol: ClassVar[str] = "MOCO3"
-    tau: float = 0.2
+    tau: Tau = 0.2
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, 2 * hidden, outputs, bias=False, last_norm=True)

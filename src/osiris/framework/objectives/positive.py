@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, WithAverage
+from osiris.framework.options import Weight
 from osiris.framework.representations import Networks, normalise
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
@@ -81,9 +82,9 @@ class Barlow(Objective):
     symbol: ClassVar[str] = "BARLOW"
     repulsion: ClassVar[float | None] = 1.0
     mixes: ClassVar[bool] = True
-    off_diagonal: float = 5e-3
+    off_diagonal: Weight = 5e-3
     """Weight of the correlations between different dimensions."""
-    scale: float = 0.1
+    scale: Weight = 0.1
     """Factor of the whole loss."""
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
@@ -111,9 +112,9 @@ class Vicreg(Objective):
     kind: ClassVar[str] = "vicreg"
     symbol: ClassVar[str] = "VICREG"
     repulsion: ClassVar[float | None] = 23.0
-    invariance: float = 25.0
-    variance: float = 25.0
-    covariance: float = 1.0
+    invariance: Weight = 25.0
+    variance: Weight = 25.0
+    covariance: Weight = 1.0
     halved: bool = False
     """Mean instead of sum of the variance part over the two views, as in the original code."""
 

@@ -89,8 +89,6 @@ class Term(Configurable):
     """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
     replaces_loss: ClassVar[bool] = False
     """Whether it computes a contrastive loss in place of that of the objective."""
-    follows_first_task: ClassVar[bool] = False
-    """Whether its state changes in the first task, so that runs of other methods cannot provide that task."""
     made_like: ClassVar[str] = X
     """The batch whose number of images its own inputs have."""
 

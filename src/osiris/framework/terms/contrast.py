@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch
+from osiris.framework.options import Share
 from osiris.framework.representations import Representations
 from osiris.framework.terms.base import Space, StepContext, Term, X, Y
 from osiris.processes import gather, share
@@ -88,7 +90,7 @@ class Mixed(Term):
     kind: ClassVar[str] = "mixed"
     formula: ClassVar[str] = "NTX_{space}(ν X + (1 − ν) Y), ν ~ Beta({alpha:g}, {alpha:g})"
     reads: ClassVar[tuple[str, ...]] = (X, Y)
-    alpha: float = 0.4
+    alpha: Annotated[float, Meta(gt=0, le=1e6)] = 0.4
     space: Space = "g"
 
     @property
@@ -103,8 +105,6 @@ class Mixed(Term):
     def check(self, method: Method) -> None:
         if method.replay != 1:
             raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
-        if not 0 < self.alpha < float("inf"):
-            raise UserError(f"mixed(alpha={self.alpha}): alpha must be above 0, for example mixed(alpha=0.4).")
 
     def nu(self, context: StepContext) -> float:
         """Keyed by the step; torch's Beta would use the global generator."""
@@ -131,8 +131,8 @@ class CrossMix(Mixed):
     replaces_loss: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
     made_like: ClassVar[str] = Y
-    alpha: float = 1.0
-    fixed_nu: float | None = None
+    alpha: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    fixed_nu: Share | None = None
     """nu in every step, instead of a draw (the original code: 0.7 with Barlow Twins)."""
 
     @property

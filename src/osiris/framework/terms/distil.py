@@ -12,6 +12,7 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.objectives import Mocov2
 from osiris.framework.objectives.base import enqueue
+from osiris.framework.options import Count, Tau, Weight
 from osiris.framework.representations import Networks, Representations, Unit, normalise
 from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
 from osiris.models.heads import mlp, predictor
@@ -43,8 +44,8 @@ class Distil(Term):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         now, past = rep(X, head=self.space), rep(X, head=self.space, encoder="past")
-        rows = losses.distil(now, past, context.tau, self.positive)
-        columns = losses.distil(past, now, context.tau, self.positive)
+        tau = rep.networks.objective.temperature(context.tau) if self.space == "g" else context.tau
+        rows, columns = losses.distil(now, past, tau, self.positive), losses.distil(past, now, tau, self.positive)
         return (rows + columns) / 2
 
 
@@ -72,8 +73,8 @@ class Predict(Term):
     """Keep the other view of the image in the denominator, as the original code does."""
     batch_norm: bool | None = None
     """BatchNorm in the predictor; default: unless the objective is contrastive."""
-    tau: float | None = None
-    """Temperature, if it is not that of the run (the original code: 0.2)."""
+    tau: Tau | None = None
+    """Temperature, if it is not that of the objective or of the run (the original code: 0.2)."""
     paired: bool = False
     """CroMo: NT-Xent with prediction and target as two views, for each view of the image, instead of distillation."""
 
@@ -94,6 +95,8 @@ class Predict(Term):
             self.distiller.update(context.networks.objective)
 
     def check(self, method: Method) -> None:
+        if self.paired and self.tau is not None:
+            raise UserError("cromo has one temperature for all its losses; use --tau instead of predict(tau=...).")
         if not method.objective.can_agree:
             raise UserError(f"predict: cassle has no form for the objective {method.objective.kind}; use another one.")
         changed = [name for name in ("symmetric", "keep_other", "tau") if self.options[name]]
@@ -109,7 +112,8 @@ class Predict(Term):
         if not objective.contrastive:
             agree = self.distiller or objective.agree
             return agree(rep.raw(X, ("g", self.predictor)), rep.raw(X, "past.g", "past"))
-        prediction, target, tau = rep(X, ("g", self.predictor)), rep(X, "past.g", "past"), self.tau or context.tau
+        prediction, target = rep(X, ("g", self.predictor)), rep(X, "past.g", "past")
+        tau = self.tau or objective.temperature(context.tau)
         if self.paired:
             pairs = [torch.stack([prediction[view], target[view]]) for view in range(2)]
             values = [losses.contrast_with_negatives(z, None, tau, objective.decoupled) for z in pairs]
@@ -128,7 +132,7 @@ class Project(Term):
     spaces: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
     symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
-    hidden: int = 256
+    hidden: Count = 256
     """Width of the predictor."""
 
     def attach(self, networks: Networks, seed: int) -> None:
@@ -166,7 +170,7 @@ class _PseudoNegatives(Term):
     """PNR: the embeddings of the previous checkpoint are further negatives of both losses."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"past.encoder", "past.g"})
-    tau: float | None = None
+    tau: Tau | None = None
     """Temperature, if it is not that of the run (the original code: 0.2)."""
 
     def check(self, method: Method) -> None:
@@ -179,6 +183,12 @@ class _PseudoNegatives(Term):
             raise UserError(
                 f"{self.kind}: pnr has no form for the objective {objective.kind}; use another --objective."
             )
+        unused = [] if objective.has_negatives else ["tau", "positive_in_denominator"]
+        for option in unused + (["repulsion"] if objective.contrastive else []):
+            if self.options.get(option):
+                raise UserError(
+                    f"{self.kind}({option}=...) changes nothing with the objective {objective.kind}; leave it out."
+                )
 
 
 class PseudoContrast(_PseudoNegatives):
@@ -218,7 +228,7 @@ class PseudoContrast(_PseudoNegatives):
 class PseudoDistil(_PseudoNegatives):
     r"""L_past of PNR: predictions p(g(f(X))) find the past embedding of their view; other views are negatives.
 
-    With mocov2+, the negatives are the queues of keys and of past embeddings of the same view.
+    With mocov2+, the negatives are the queues of keys and of past embeddings of the other view, as in the current loss.
     Objectives without negatives: agree(p(z_v), z*_v) - b repel(p(z_v), z*_v'), v' the other view.
     """
 
@@ -227,7 +237,7 @@ class PseudoDistil(_PseudoNegatives):
     symbols: ClassVar[Mapping[str, str]] = {"predictor": "p"}
     positive_in_denominator: bool = False
     """Add the positive to the denominator, which the original code does not."""
-    repulsion: float | None = None
+    repulsion: Weight | None = None
     """b; default: that of the objective (0.5 for byol, 23 for vicreg, 1 for barlow)."""
 
     def attach(self, networks: Networks, seed: int) -> None:
@@ -239,7 +249,8 @@ class PseudoDistil(_PseudoNegatives):
             prediction, past = rep(X, heads), rep(X, "past.g", "past")
             return losses.pseudo_distil(prediction, past, rep(X), tau, self.positive_in_denominator)
         if isinstance(objective, Mocov2):
-            return losses.queued(rep(X, heads), rep(X, "past.g", "past"), objective.negatives(), objective.tau)
+            negatives = objective.negatives().flip(0)
+            return losses.queued(rep(X, heads), rep(X, "past.g", "past"), negatives, objective.tau)
         prediction, past = rep.raw(X, heads), rep.raw(X, "past.g", "past")
         weight = objective.repulsion if self.repulsion is None else self.repulsion
         assert weight is not None

@@ -5,31 +5,24 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from osiris.errors import UserError
 from osiris.framework import losses
+from osiris.framework.options import Count
 from osiris.framework.representations import Frozen, Networks, Representations, copy_state
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
 from osiris.models.heads import adapter
 from osiris.randomness import scoped
-
-if TYPE_CHECKING:
-    from osiris.framework.methods import Method
 
 
 class _Snapshots(Term):
     """The common part of the two terms of POCON: a snapshot every `interval` steps and at the end of each task."""
 
     spaces: ClassVar[frozenset[str]] = frozenset()
-    interval: int | None = None
+    interval: Count | None = None
     """Steps between snapshots (the paper's ds: 2000 on CIFAR-100, 4000 on Tiny-ImageNet); None: a quarter of a task."""
-
-    def check(self, method: Method) -> None:
-        if self.interval is not None and self.interval < 1:
-            raise UserError(f"{self.kind}(interval={self.interval}): interval is a number of steps, 1 or more.")
 
     @abstractmethod
     def snapshot(self, context: TaskContext) -> None: ...
@@ -43,13 +36,12 @@ class _Snapshots(Term):
         return 4 * context.step // context.steps != 4 * (context.step - 1) // context.steps
 
     def after_step(self, context: TaskContext) -> None:
-        if self.due(context):
+        if self.due(context) and context.step < context.steps:
             self.snapshot(context)
 
     def end_task(self, context: TaskContext) -> None:
-        """Not twice at one step: a second snapshot would replace that of the expert by f itself."""
-        if not self.due(context):
-            self.snapshot(context)
+        """The snapshot of the last step is taken here, once: a second one would replace the expert's by f itself."""
+        self.snapshot(context)
 
 
 class Expert(_Snapshots):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.framework import losses
+from osiris.framework.options import Count, Share
 from osiris.framework.representations import Average, BothViews, Networks, Representations, normalise
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X, Y
 from osiris.models.heads import mlp
@@ -54,7 +55,7 @@ class _Align(Term):
     """-cos(a(z), target), mean over all views: an aligner a maps today's embeddings to earlier ones."""
 
     batch: Literal["X", "Y"] = "Y"
-    hidden: int = 512
+    hidden: Count = 512
     """Width of the aligner."""
 
     @property
@@ -80,9 +81,8 @@ class AlignAverage(_Align):
     kind: ClassVar[str] = "align-average"
     formula: ClassVar[str] = "− mean cos(a g f({batch}), g~ f~({batch}))"
     stores: ClassVar[str] = "f~, g~"
-    follows_first_task: ClassVar[bool] = True
     symbols: ClassVar[Mapping[str, str]] = {"aligner": "a", "average_encoder": "f~", "average_head": "g~"}
-    rate: float = 0.999
+    rate: Share = 0.999
     """The share of the old average in an update."""
 
     def attach(self, networks: Networks, seed: int) -> None:
@@ -109,7 +109,7 @@ class AlignStored(_Align):
     memory_fields: ClassVar[Mapping[str, str]] = {"target": "g"}
     stores: ClassVar[str] = "embeddings"
     symbols: ClassVar[Mapping[str, str]] = {"aligner": "a"}
-    alpha: float = 0.5
+    alpha: Share = 0.5
     """1: never renewed."""
 
     def check(self, method: Method) -> None:

@@ -13,15 +13,15 @@ from PIL import Image
 
 from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.benchmark import Benchmark
-from osiris.evaluation.runs import Run
 from osiris.randomness import generator
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import evenly_spaced, framed, mosaic, pixels, take, tiles
+from osiris.report.benchmark_images import evenly_spaced, framed, mosaic, pixels, remembered, take, tiles
 from osiris.report.curves import Points, as_points, lines_over_seeds
 from osiris.report.figure import Figure, add_legend, figure, panels, pictures
 from osiris.report.overfitting import Measured
 from osiris.report.studies import Study
 from osiris.report.style import MUTED, legend_of, order_of
+from osiris.runs.run import Run
 
 PER_TASK = 16
 VIEWED = 10
@@ -187,7 +187,7 @@ def memory_shares(study: Study) -> Figure | None:
         for task in np.flatnonzero(share[-1] > 0.035):
             axes.annotate(str(task + 1), (count, middles[task]), fontsize=7, **place)
         axes.set(ylim=(0, 100), ylabel="share of the memory (%)")
-        draw.task_axis(axes, count)
+        draw.task_axis(axes, count, names=study.episode_names)
         axes.set_xlim(1, count)
         names = ", ".join(labels)
         axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
@@ -216,11 +216,9 @@ def memory_images(study: Study, benchmark: Benchmark) -> Figure | None:
     """Images in the memory after the last task, those of the earliest tasks first."""
     ids_of: dict[str, np.ndarray] = {}
     for label, runs in study.continual.items():
-        memory = runs[0].memory() if runs[0].uses_memory else None
-        if memory is not None and len(memory[0]):
-            ids = memory[0][np.argsort(memory[1], kind="stable")]
-            if ids.min() >= 0 and ids.max() < len(benchmark.train):
-                ids_of[label] = ids
+        ids = remembered(runs[0], benchmark) if runs[0].uses_memory else None
+        if ids is not None:
+            ids_of[label] = ids
     if not ids_of:
         return None
     sheets = []

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
-from osiris.evaluation.runs import Run
 from osiris.report import axes as draw
 from osiris.report.benchmark_images import Source
 from osiris.report.figure import Figure, add_legend, bare, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import INK, MUTED, ROLES
+from osiris.runs.run import Run
 
 PAPER = ("offline", "ft", "osiris-d")
 """The methods of Fig. 4 and Fig. 7; others follow if there is space."""

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from osiris.evaluation.runs import Run
+from osiris.data.names import EPISODES
 from osiris.framework.terms import Contrast
 from osiris.report import axes as draw
 from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin
 from osiris.report.figure import Figure, add_legend, figure, panels
 from osiris.report.studies import Study
 from osiris.report.style import CHANCE, ROLES, legend_of, role_style
+from osiris.runs.run import Run
 
 HEALTH = {
     "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), (0.0, 5.0)),
@@ -42,8 +43,10 @@ def loss_terms(study: Study) -> Figure | None:
             axes.axhline(chance, linewidth=1, **CHANCE.line)
             chances.append(chance)
         continual = label in study.continual
-        draw.task_axis(axes, study.task_count, study.environments if continual else ())
-        axes.set(ylabel="loss", title=label, xlabel="tasks learned" if continual else "training, in lengths of a task")
+        draw.task_axis(axes, study.task_count, study.environments if continual else (), names=study.episode_names)
+        axes.set(ylabel="loss", title=label)
+        if not continual:
+            axes.set_xlabel("training, in lengths of a task")
         axes.margins(y=0.06)
     roles = {name.split(".")[0] for lines in methods.values() for name in lines}
     entries = [("weighted sum" if name == "loss" else name, style) for name, style in ROLES.items() if name in roles]
@@ -95,7 +98,7 @@ def at_chance(run: Run) -> bool:
 @figure("health", "Health of the representation")
 def health(study: Study) -> Figure:
     """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
-    uniformity rises to 0."""
+    uniformity rises to 0.{images}"""
     methods = study.plain
     canvas, every = panels(len(HEALTH), 3, 3.7, 2.6)
     for axes, (field, (title, unit, within, smallest)) in zip(every, HEALTH.items()):
@@ -104,10 +107,13 @@ def health(study: Study) -> Figure:
             for label, runs in methods.items()
         }
         draw.curves(axes, lines_over_seeds(series), within=within)
-        draw.task_axis(axes, study.task_count, study.environments)
+        draw.task_axis(axes, study.task_count, study.environments, names=study.episode_names)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set(ylabel=unit, title=title)
         draw.at_least(axes, *smallest)
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
-    return Figure(canvas, methods, "normalised features of the KNN bank")
+    episodes = study.benchmark == EPISODES
+    text = " Each point is measured on the images of its own episode, so points also differ as those do."
+    basis = "images of the episode" if episodes else "KNN bank"
+    return Figure(canvas, methods, f"normalised features of the {basis}", images=text if episodes else "")

@@ -13,19 +13,21 @@ from torch import Tensor
 from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
-from osiris.evaluation import observations
+from osiris.evaluation import reference as measured
 from osiris.evaluation.embedding import Embedder
-from osiris.evaluation.observations import Observation
-from osiris.evaluation.runs import Run, files_by_task
-from osiris.evaluation.untrusted import harmless, shortened
+from osiris.evaluation.scores import ReferenceScores
+from osiris.evaluation.statistics import wilson
 from osiris.report import axes as draw
-from osiris.report.benchmark_images import evenly_spaced, mosaic, pixels, take, tiles
+from osiris.report.benchmark_images import evenly_spaced, mosaic, pixels, remembered, take, tiles
 from osiris.report.curves import Curve, Points, as_points, at_ends, lines_over_seeds
 from osiris.report.figure import Figure, add_legend, figure, panels, pictures
 from osiris.report.figures.images import nearest_images
 from osiris.report.studies import Study
-from osiris.report.style import CHANCE, legend_of
-from osiris.training.checkpoint import read_state
+from osiris.report.style import CHANCE, legend_of, style_of
+from osiris.runs.records import Observation
+from osiris.runs.run import Run
+from osiris.runs.state import LATEST, read_state
+from osiris.runs.untrusted import harmless, shortened
 
 QUERIES_SHOWN = 6
 MOST_CHECKED = 20_000
@@ -80,7 +82,7 @@ def episodes(study: Study) -> Figure | None:
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
     draw.curves(axes, lines)
     axes.axhline(100 / study.task_count, linewidth=1, **CHANCE.line)
-    draw.task_axis(axes, study.task_count)
+    draw.task_axis(axes, study.task_count, names=study.episode_names)
     draw.percent_axis(axes, "episode predicted correctly (%)")
     axes.set_ylim(bottom=0)
     add_legend(canvas, [*legend_of(lines), ("guessing", CHANCE)])
@@ -99,7 +101,7 @@ def drift(study: Study, benchmark: Benchmark) -> Figure | None:
         return None
     canvas, (axes,) = panels(1, 1, 5.5, 2.8)
     draw.curves(axes, lines, within=(0, 2))
-    draw.task_axis(axes, study.task_count)
+    draw.task_axis(axes, study.task_count, names=study.episode_names)
     axes.set(ylabel="1 - cosine similarity", ylim=(0, None))
     draw.at_least(axes, 0, 0.05)
     add_legend(canvas, legend_of(lines))
@@ -109,16 +111,13 @@ def drift(study: Study, benchmark: Benchmark) -> Figure | None:
 def feature_drift(run: Run, benchmark: Benchmark) -> Points:
     """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end; empty if
     they are not known."""
-    memory = run.memory()
-    nothing = as_points([])
-    if memory is None:
+    rows, nothing = remembered(run, benchmark), as_points([])
+    if rows is None:
         return nothing
-    ids = torch.from_numpy(memory[0][memory[1] >= 0]).long().unique()[:DRIFT_IMAGES]
-    if not len(ids) or ids.min() < 0 or ids.max() >= len(benchmark.train):
-        return nothing
+    ids = torch.from_numpy(rows).unique()[:DRIFT_IMAGES]
     images = benchmark.train.images.take(ids).numpy()
     try:
-        files = files_by_task(run.path / "checkpoints")
+        files = run.files.all_weights()
         features = {task: Embedder(path).embed_batch(images) for task, path in files.items()}
     except UserError as error:
         warn(f"{run.path}: drift is left out, because {error}")
@@ -172,9 +171,11 @@ def _curve(run: Run, field: str) -> Curve:
 
 @figure("reference", "Labelled images")
 def reference(study: Study) -> Figure | None:
-    """A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}). After the last
-    episode {last.accuracy:.1f}% are right, at best {best:.1f}%; raw pixels give {last.pixels:.1f}%. A class whose row
-    fades has been forgotten."""
+    """A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}), with 95%
+    intervals. After the last
+    episode {last.accuracy:.1f}% are right (95% interval {low:.1f} to {high:.1f}); raw pixels give {last.pixels:.1f}%,
+    guessing {last.chance:.1f}%. {change} A class has about {each:.0f} images, so the number of one class is known to
+    within {margin:.0f} points."""
     run = next((run for run in states(study) if _scored(run)), None)
     if run is None:
         return None
@@ -184,18 +185,37 @@ def reference(study: Study) -> Figure | None:
     last = scores[-1]
     canvas, every = panels(2 if len(last.classes) <= MOST_CLASSES else 1, 2, 5.5, max(2.8, 0.16 * len(last.classes)))
     draw.curves(every[0], {run.label: Curve(x, np.array([one.accuracy for one in scores]), None)})
+    low, high = zip(*(one.interval for one in scores))
+    every[0].fill_between(x, low, high, color=style_of(run.label).colour, alpha=0.16, linewidth=0)
     every[0].axhline(last.pixels, linewidth=1, **CHANCE.line)
-    draw.task_axis(every[0], study.task_count)
+    draw.task_axis(every[0], study.task_count, names=study.episode_names)
     draw.percent_axis(every[0])
     add_legend(canvas, [*legend_of([run.label]), ("raw pixels", CHANCE)])
     if len(every) > 1:
         values = np.array([one.per_class for one in scores]).T
         draw.heat_map(every[1], values, 0, 100, cells=len(scores) <= 20)
-        every[1].set(aspect="auto", xlabel="tasks learned", title="each class (%)")
+        every[1].set(aspect="auto", xlabel="episodes learned", title="each class (%)")
         names = [shortened(harmless(name), 24) for name in last.classes]
         every[1].set_yticks(np.arange(len(names)) + 0.5, names)
-        every[1].set_xticks(np.arange(len(x)) + 0.5, [f"{number:.0f}" for number in x])
-    return Figure(canvas, [run], "leave-one-out KNN", last=last, best=max(one.accuracy for one in scores))
+        named = {
+            number: study.episode_names[int(number) - 1] if study.episode_names else f"{number:.0f}" for number in x
+        }
+        every[1].set_xticks(np.arange(len(x)) + 0.5, list(named.values()))
+        every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
+    best = max(scores, key=lambda one: one.accuracy)
+    each = last.images / len(last.classes)
+    below, above = wilson(0.5, round(each))
+    values = {"low": low[-1], "high": high[-1], "change": _since(best, last), "each": each}
+    return Figure(canvas, [run], "leave-one-out KNN", last=last, margin=50 * (above - below), **values)
+
+
+def _since(best: ReferenceScores, last: ReferenceScores) -> str:
+    """Whether something was forgotten since the best episode, as far as a paired test carries it."""
+    change = measured.against(best, last)
+    if best is last or change is None:
+        return ""
+    judged = "significantly less: something was forgotten" if change.significant else "no significant difference"
+    return f"The best episode had {best.accuracy:.1f}% ({change}): {judged}."
 
 
 def _scored(run: Run) -> list[Observation]:
@@ -216,7 +236,7 @@ def movement(study: Study) -> Figure | None:
     draw.curves(left, {label: _curve(run, "drift") for label, run in runs.items()}, within=(0, 2))
     draw.curves(right, {label: _curve(run, "same_neighbours") for label, run in runs.items()})
     for axes in (left, right):
-        draw.task_axis(axes, study.task_count)
+        draw.task_axis(axes, study.task_count, names=study.episode_names)
     left.set(ylabel="1 - cosine similarity", title="features moved by", ylim=(0, None))
     draw.percent_axis(right, "nearest neighbours kept (%)")
     right.set(title="neighbourhoods kept", ylim=(0, 100))
@@ -242,7 +262,7 @@ def memory_neighbours(study: Study) -> Figure | None:
     """Each row starts with an image of the memory, followed by the images of the memory that are nearest to it.
     Neighbours that make sense to you are the best sign of a useful representation."""
     for run in states(study):
-        memory, files = _memory(run), files_by_task(run.path / "checkpoints")
+        memory, files = _memory(run), run.files.all_weights()
         if memory is None or len(files) < 2 or len(memory[0]) < 3:
             continue
         images, task = memory
@@ -257,22 +277,21 @@ def memory_neighbours(study: Study) -> Figure | None:
         queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
         sheets = []
         for number, embedded in features.items():
-            nearest = observations.neighbours(embedded)
+            nearest = measured.neighbours(embedded)
             rows = [pixels(images[[query, *nearest[query].tolist()]]) for query in queries]
-            sheets.append((f"after task {number + 1}", tiles(rows)))
+            sheets.append((f"after {study.task_title(number)}", tiles(rows)))
         return Figure(pictures(sheets, 2, 5.5), [run])
     return None
 
 
 def _memory(run: Run) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(images, episode of each) in the order of the episodes, or None where the checkpoint was not copied along."""
-    path = run.path / "checkpoints" / "latest.pt"
-    if not path.exists():
-        return None
+    """(images, episode of each) in the order of the episodes, or None where the state was not copied along."""
     try:
-        model = read_state(path)["engine"]["model"]
+        state = read_state(run.files.checkpoints / LATEST) if (run.files.checkpoints / LATEST).exists() else None
     except UserError as error:
         warn(f"{run.path}: images of the memory are left out, because {error}")
         return None
-    order = [slot for slot in model["memory.task"].argsort(stable=True).tolist() if model["memory.task"][slot] >= 0]
-    return (model["memory.images"][order], model["memory.task"][order]) if order else None
+    if state is None or not len(state.memory.task):
+        return None
+    order = state.memory.task.argsort(stable=True)
+    return state.memory.images[order], state.memory.task[order]

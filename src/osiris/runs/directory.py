@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import platform
+import re
 import shlex
 import socket
 import subprocess
@@ -17,17 +19,22 @@ from typing import Any
 
 import msgspec
 
+from osiris.config import Config, from_dict, to_dict
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import flat, read_json, write_json
-from osiris.training.config import Config, from_dict, to_dict
+from osiris.framework.config import MethodConfig
 
 MAY_CHANGE = {
     *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
-    *("device", "micro_batch", "data_dir"),
+    *("device", "micro_batch", "images_on_device", "data_dir"),
 }
 """Settings that may differ when a run is continued. `device` and `micro_batch` change how a step is computed, not what:
 the continued run agrees with an uninterrupted one up to rounding."""
+
+
+START = "start"
+"""The name of what belongs to a pretrained encoder before it learned anything here."""
 
 
 class RunDirectory:
@@ -36,23 +43,81 @@ class RunDirectory:
     def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
         """`owner`: this process locks and writes; other processes of the same run only read."""
         self.path, self.owner, self.lock = path, owner, lock
-        self.config, self.environment = path / "config.json", path / "environment.json"
-        self.log, self.metrics = path / "log.jsonl", path / "metrics.json"
-        self.checkpoints, self.evaluation = path / "checkpoints", path / "evaluation"
         self._lock: int | None = None
+        self._created = False
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, hardware and command line, one entry per start."""
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def baselines(self) -> Path:
+        """What `osiris evaluate RUN --baseline NAME` measured."""
+        return self.path / "baselines.json"
+
+    @property
+    def observations(self) -> Path:
+        """What each episode of a learner's state did to the features."""
+        return self.path / "observations.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def before(self) -> Path:
+        """The state before the last episode, with which it can be taken back."""
+        return self.checkpoints / "before"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    @property
+    def start_weights(self) -> Path:
+        """The pretrained encoder that the run started from."""
+        return self.checkpoints / f"{START}.safetensors"
+
+    @property
+    def start_scores(self) -> Path:
+        """The numbers of its evaluation."""
+        return self.evaluation / f"{START}.json"
 
     def weights(self, task: int) -> Path:
-        return self.checkpoints / f"task-{task + 1:02d}.safetensors"
+        """f, g and h after a task, counted from 0."""
+        return self.checkpoints / f"{task_name(task)}.safetensors"
+
+    def scores(self, task: int) -> Path:
+        """The numbers of a task's evaluation."""
+        return self.evaluation / f"{task_name(task)}.json"
+
+    def all_weights(self) -> dict[int, Path]:
+        """Task (from 0) -> its weights, of those that are still there."""
+        return files_by_task(self.checkpoints)
 
     def __enter__(self) -> RunDirectory:
         if not self.owner:
             return self
         try:
+            self._created = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_links_to_elsewhere(self.path)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+            raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another directory.") from None
         try:
             if self.lock:
                 self._acquire(self._lock)
@@ -75,20 +140,26 @@ class RunDirectory:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise UserError(
                         f"the file system of {self.path} does not support locks ({error.strerror}), so osiris cannot "
-                        "keep other processes out. Choose another --out, or use --no-lock if you are sure that no "
+                        "keep other processes out. Choose another directory, or use --no-lock if you are sure that no "
                         "other process uses this directory: two would overwrite each other's files."
                     ) from None
                 if time.monotonic() >= deadline:
                     holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
                     raise UserError(
-                        f"{self.path} is in use by {holder}. Wait until it ends, or choose another --out."
+                        f"{self.path} is in use by {holder}. Wait until it ends, or choose another directory."
                     ) from None
                 time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.truncate(self._lock, 0)
-            os.close(self._lock)
+        if self._lock is None:
+            return
+        os.truncate(self._lock, 0)
+        if not self.config.exists():  # the run never started: leave nothing behind
+            with contextlib.suppress(OSError):
+                (self.path / ".lock").unlink()
+                if self._created:
+                    self.path.rmdir()
+        os.close(self._lock)
 
     def claim(self, config: Config) -> Config:
         """Make sure that the directory is empty or holds this very run; returns the config, completed.
@@ -99,22 +170,22 @@ class RunDirectory:
             ours = (".lock", ".config.json.")  # the second: a kill while the config was being written
             others = [item.name for item in self.path.iterdir() if not item.name.startswith(ours)]
             if others:
-                raise UserError(f"{self.path} contains other files ({others[0]}, ...); choose an empty --out.")
+                raise UserError(
+                    f"{self.path} contains other files ({others[0]}, ...); choose an empty or new directory."
+                )
             return config.complete()
         existing = read_config(self.path)
         if config.engine.threads is None:
             config = replace(config, engine=replace(config.engine, threads=existing.engine.threads))
         differing = differences(settings(existing), settings(config))
         if differing:
-            raise UserError(f"{self.path} already contains a different run: {differing}. Choose another --out.")
+            raise UserError(f"{self.path} already contains a different run: {differing}. Choose another directory.")
         return config
 
     def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
         """Write config.json once, after all checks, and one entry per start to environment.json, because a run may
-        move to another machine. Remove what a kill left behind in the middle of writing."""
-        for folder in (self.path, self.checkpoints, self.evaluation):
-            for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
-                leftover.unlink(missing_ok=True)
+        move to another machine."""
+        self.remove_leftovers()
         if not self.config.exists():
             write_json(self.config, {"config": to_dict(config), "composition": composition})
         try:
@@ -124,20 +195,37 @@ class RunDirectory:
             starts = []
         write_json(self.environment, [*starts, environment(device, world)])
 
+    def remove_leftovers(self) -> None:
+        """What a kill in the middle of writing has left behind."""
+        for folder in (self.path, self.checkpoints, self.evaluation):
+            for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
+                leftover.unlink(missing_ok=True)
+
     def require_present(self) -> None:
         """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""
         if not self.config.exists():
             raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
 
 
+def task_name(task: int) -> str:
+    """`task-03` for task 2: in names of files, tasks count from 1."""
+    return f"task-{task + 1:02d}"
+
+
+def files_by_task(folder: Path) -> dict[int, Path]:
+    """Task (from 0) -> its safetensors file, of those that a folder still has, in order."""
+    numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
+    return dict(sorted(numbered.items()))
+
+
 def refuse_links_to_elsewhere(path: Path) -> None:
-    """A received run directory may hold links to files of the user: writing through them would overwrite those."""
+    """A received run or grid may hold links to files of the user: writing through them would overwrite those."""
     root = path.resolve()
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             item = Path(folder) / name
             if item.is_symlink() and not item.resolve().is_relative_to(root):
-                raise UserError(f"{item} is a link to {item.resolve()}, outside the run directory. Remove the link.")
+                raise UserError(f"{item} is a link to {item.resolve()}, outside {path}. Remove the link.")
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -168,6 +256,14 @@ def read_config(path: Path) -> Config:
         return from_dict(record["config"])
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+
+
+def default_out(config: Config) -> Path:
+    """runs/BENCHMARK-METHOD-seedN with the changes to the method, in characters that every file system allows."""
+    plain = MethodConfig(method=config.method.method, pocon_interval=config.method.pocon_interval)
+    changed = [f"{name}-{value}" for name, value in vars(config.method).items() if value != getattr(plain, name)]
+    parts = "-".join([config.data.benchmark, config.method.method, *changed])
+    return Path("runs") / re.sub(r"[^A-Za-z0-9.+-]+", "-", f"{parts}-seed{config.seed}").strip("-")
 
 
 def environment(device: str, world: int) -> dict[str, Any]:

@@ -21,6 +21,10 @@ from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 T = TypeVar("T")
+MERGED_STATISTICS = (
+    "--merge averages weights, and the statistics of BatchNorm do not fit averaged weights; use --statistics frozen or "
+    "leave it out."
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,16 @@ class LearningConfig:
     view_size: Annotated[int, Meta(ge=8, le=100_000)] | None = None
     """Side of the views in pixels; None means that of the images. Smaller views train faster."""
     freeze: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """With --encoder: the part of its layers that is not trained, from the first on (0: train all; 1: only what follows
-    the layers). Pretrained encoders: 0.5."""
+    """The part of the encoder's layers that is not trained, from the first on (0: train all; 1: only what follows the
+    layers). Pretrained encoders: 0.5."""
+    statistics: Literal["frozen", "batch"] = "batch"
+    """Of BatchNorm in the encoder: those of each batch, or those that the encoder came with. Pretrained: frozen."""
+    dropout: bool = False
+    """Leave dropout and stochastic depth of the encoder active."""
+    merge: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """At the end of an episode the encoder becomes this share of what was learned, plus the rest of what it was before
+    (1: only what was learned). From the second episode on, with a pretrained encoder from the first. Pretrained:
+    0.4."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ class EngineConfig:
     """torch.compile the encoder."""
     micro_batch: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Encode this many images at a time with cached gradients: the same gradients in less memory (GroupNorm only)."""
+    images_on_device: bool | None = None
+    """Keep all training images on the GPU; None means if they take a tenth of its memory or less."""
     save_every: Annotated[float, Meta(ge=0, le=1e6)] = 10.0
     """Minutes between checkpoints."""
     log_every: Annotated[int, Meta(ge=1, le=10**9)] = 20
@@ -114,10 +128,16 @@ class Config:
         from_dict(to_dict(self))
         if self.learning.warmup_epochs > self.learning.epochs:
             raise UserError(f"--warmup-epochs {self.learning.warmup_epochs} is more than --epochs; use fewer.")
-        if self.engine.micro_batch is not None and self.encoder.batch_norm:
+        batch_statistics = self.encoder.batch_norm and self.learning.statistics == "batch"
+        if self.engine.micro_batch is not None and batch_statistics:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
-        if self.learning.freeze and self.encoder.encoder is None:
-            raise UserError("--freeze is for encoders that are given with --encoder; leave it out.")
+        if self.learning.merge < 1 and batch_statistics:
+            raise UserError(MERGED_STATISTICS)
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the run starts from an encoder that has learned before."""
+        return self.encoder.pretrained or self.engine.init is not None
 
 
 def with_options(config: Config, options: dict[str, Any], strict: bool = True) -> Config:

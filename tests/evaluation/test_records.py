@@ -12,7 +12,8 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import differences, fingerprint, require_same
-from osiris.evaluation.metrics_file import Scores, build_metrics, read_metrics, task_names, write_record
+from osiris.evaluation.scores import Scores, write_record
+from osiris.runs.records import build_metrics, read_metrics, task_names
 
 PROTOCOL = ProtocolConfig(k=3, random_encoders=2)
 

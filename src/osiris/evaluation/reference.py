@@ -19,52 +19,14 @@ from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 from osiris.data.decode import UndecodableImage, decode_all
 from osiris.data.folder import Listing
 from osiris.errors import UserError
+from osiris.evaluation.evaluate import compare_hits
 from osiris.evaluation.knn import neighbours_of, rank, vote
-from osiris.evaluation.metrics_file import Record, read_record
+from osiris.evaluation.scores import Comparison, ReferenceScores
 
-FILE = "observations.json"
 TEMPERATURE = 0.1
 NEIGHBOURS = 5
 PIXELS = 32
 """Raw pixels, the baseline of the reference, are compared at this size or less."""
-
-
-class ReferenceScores(Record, frozen=True, kw_only=True):
-    """Leave-one-out KNN on labelled images, in percent."""
-
-    digest: str
-    """Of images and labels: scores of different digests do not compare."""
-    images: int
-    k: int
-    classes: list[str]
-    accuracy: float
-    per_class: list[float]
-    pixels: float
-    """Accuracy of the same KNN on raw pixels, which learn nothing."""
-
-
-class Observation(Record, frozen=True, kw_only=True):
-    """After one episode."""
-
-    task: int
-    drift: float | None = None
-    """Mean of 1 - cosine between the features of the memory's images before and after the episode."""
-    same_neighbours: float | None = None
-    """Percent of the nearest neighbours among the memory's images that are the same before and after."""
-    reference: ReferenceScores | None = None
-
-
-class Observations(Record, frozen=True, kw_only=True):
-    """observations.json"""
-
-    reference: str | None = None
-    """The folder of labelled images, as given to the last call that named one."""
-    episodes: tuple[Observation, ...] = ()
-
-
-def read_observations(folder: Path) -> Observations:
-    path = folder / FILE
-    return read_record(path, Observations) if path.exists() else Observations()
 
 
 @dataclass(frozen=True)
@@ -88,8 +50,8 @@ class Reference:
         return max(1, min(20, int(self.labels.bincount().float().median()) // 5))
 
 
-def read_reference(folder: Path, size: int) -> Reference:
-    """The images of a folder with one subfolder per class; files that cannot be decoded are left out."""
+def labelled_files(folder: Path) -> tuple[Listing, list[tuple[str, ...]], list[str]]:
+    """(all files, those in the folder of a class, the classes). Nothing is decoded."""
     if not folder.is_dir():
         raise UserError(f"--reference {folder} is not a folder. It holds one subfolder of images per class.")
     listing = Listing(folder, levels=1)
@@ -97,6 +59,12 @@ def read_reference(folder: Path, size: int) -> Reference:
     classes = list(dict.fromkeys(parts[0] for parts in files))
     if len(classes) < 2:
         raise UserError(f"--reference {folder} needs at least two subfolders of images, one per class.")
+    return listing, files, classes
+
+
+def read_reference(folder: Path, size: int) -> Reference:
+    """The images of a folder with one subfolder per class; files that cannot be decoded are left out."""
+    listing, files, classes = labelled_files(folder)
     paths, notices = [listing.root.joinpath(*parts) for parts in files], listing.notices()
     images, labels = [], []
     for parts, image in zip(files, decode_all(lambda rows: [paths[row] for row in rows], len(paths), size)):
@@ -107,6 +75,10 @@ def read_reference(folder: Path, size: int) -> Reference:
             labels.append(classes.index(parts[0]))
     if len(set(labels)) < len(classes):
         raise UserError(f"--reference {folder}: some classes have no image that can be decoded. {' '.join(notices)}")
+    if min(labels.count(label) for label in set(labels)) < 2:
+        raise UserError(
+            f"--reference {folder}: each class needs two images or more, as each is classified by the others."
+        )
     return Reference(np.stack(images), torch.tensor(labels), classes, notices)
 
 
@@ -129,9 +101,17 @@ def score_reference(
         k=reference.k,
         classes=reference.classes,
         accuracy=_percent(hits),
+        hits="".join("1" if hit else "0" for hit in hits.tolist()),
         per_class=[_percent(hits[reference.labels == label]) for label in range(len(reference.classes))],
         pixels=pixels,
     )
+
+
+def against(before: ReferenceScores | None, after: ReferenceScores) -> Comparison | None:
+    """Two encoders on the same labelled images."""
+    if before is None or before.digest != after.digest or len(before.hits) != len(after.hits):
+        return None
+    return compare_hits(*(np.array([hit == "1" for hit in one.hits]) for one in (before, after)))
 
 
 def leave_one_out(features: Tensor, labels: Tensor, k: int) -> Tensor:

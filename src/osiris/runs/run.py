@@ -13,39 +13,28 @@ import numpy as np
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.metrics_file import Baselines, RunMetrics, read_metrics, read_record
+from osiris.evaluation.scores import read_record
 from osiris.evaluation.statistics import mean
-from osiris.evaluation.untrusted import harmless, read_received, shortened
 from osiris.files import flat
+from osiris.runs.directory import RunDirectory, files_by_task
+from osiris.runs.records import (
+    Baselines,
+    LoggedOverfitting,
+    LoggedStep,
+    Observations,
+    RunMetrics,
+    read_metrics,
+    read_observations,
+)
+from osiris.runs.untrusted import harmless, read_received, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from osiris.evaluation.observations import Observations
     from osiris.framework.methods import Method
 
 LABEL = 44
 """Longest label, in characters."""
-
-
-class LoggedStep(msgspec.Struct):
-    """A line of log.jsonl about one training step. Tasks count from 1."""
-
-    task: int
-    step: int
-    loss: float | None
-    terms: dict[str, float | None]
-    images_per_second: float | None = None
-    seconds: float | None = None
-    peak_memory_mb: float | None = None
-
-
-class LoggedOverfitting(msgspec.Struct):
-    """A line of log.jsonl about overfitting to the memory: space -> losses and their relative difference."""
-
-    task: int
-    step: int
-    spaces: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +47,16 @@ class Run:
     """In a report: its position in the list of commands, from 1."""
     variant: str = ""
     """In a report: the settings in which it differs from other runs of its method, such as `epochs=48`."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the table and the curve."""
+        from osiris.report.notebook import run_html
+
+        return run_html(self)
+
+    @property
+    def files(self) -> RunDirectory:
+        return RunDirectory(self.path)
 
     @property
     def method(self) -> str:
@@ -88,15 +87,18 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json, flat: `learning.epochs`."""
-        record = read_received(self.path / "config.json", dict)
-        return flat(record.get("config", record))
+        record = read_received(self.files.config, dict)
+        settings = record.get("config", record)
+        if not isinstance(settings, dict):
+            raise UserError(f"{self.files.config} is not the config.json of a run: its `config` is no object.")
+        return flat(settings)
 
     @cached_property
     def composition(self) -> Method | None:
         """From config.json; None if that is missing or names terms of a module that is not installed here."""
         from osiris.framework.composition import method_from_dict
 
-        record = read_received(self.path / "config.json", dict).get("composition")
+        record = read_received(self.files.config, dict).get("composition")
         try:
             return method_from_dict(record) if record else None
         except UserError:
@@ -112,7 +114,7 @@ class Run:
     @cached_property
     def environment(self) -> list[dict[str, Any]]:
         """environment.json: one entry per start of the run."""
-        return read_received(self.path / "environment.json", list)
+        return read_received(self.files.environment, list)
 
     @property
     def command(self) -> str:
@@ -122,7 +124,7 @@ class Run:
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """log.jsonl, without lines that a crash cut short."""
-        path = self.path / "log.jsonl"
+        path = self.files.log
         records = []
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
@@ -133,7 +135,9 @@ class Run:
 
     @cached_property
     def steps_logged(self) -> list[LoggedStep]:
-        return [msgspec.convert(record, LoggedStep) for record in self.log if record.get("event") == "step"]
+        """Those of finished tasks: an episode that was interrupted has no place on the axis yet."""
+        records = [msgspec.convert(record, LoggedStep) for record in self.log if record.get("event") == "step"]
+        return [record for record in records if record.task <= self.task_count]
 
     @cached_property
     def overfitting_logged(self) -> list[LoggedOverfitting]:
@@ -155,23 +159,21 @@ class Run:
     def baseline_accuracies(self, protocol: str) -> dict[str, float]:
         """A of features that were not learned, under one protocol: the untrained encoder, and what
         `osiris evaluate RUN --baseline NAME` measured."""
-        path = self.path / "baselines.json"
+        path = self.files.baselines
         measured = read_record(path, Baselines).baselines if path.exists() else {}
-        accuracies = {name: mean(one.protocols.get(protocol, [])) for name, one in measured.items()}
-        accuracies["untrained encoder"] = self.metrics[protocol].untrained
+        accuracies = {harmless(name): mean(one.protocols.get(protocol, [])) for name, one in measured.items()}
+        accuracies[self.metrics.reference_name] = self.metrics[protocol].untrained
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
     @cached_property
     def observations(self) -> Observations:
         """observations.json of a learner's state; empty for other runs."""
-        from osiris.evaluation.observations import read_observations
-
-        return read_observations(self.path)
+        return read_observations(self.files.observations)
 
     @property
     def checkpoints(self) -> list[Path]:
         """The files with the weights after each task."""
-        return list(files_by_task(self.path / "checkpoints").values())
+        return list(self.files.all_weights().values())
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
@@ -204,7 +206,7 @@ class Run:
         """
         from safetensors.numpy import load_file
 
-        files = files_by_task(self.path / "evaluation") or files_by_task(self.path)
+        files = files_by_task(self.files.evaluation) or files_by_task(self.path)
         path = files.get(max(files, default=0) if task is None else task)
         return load_file(path) if path else {}
 
@@ -215,10 +217,11 @@ class Run:
         return None if predicted is None else (predicted == arrays["label"], arrays["task"])
 
     def memory(self, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
-        """(source ids, tasks) of the images in the memory after a task (from 0; default: the last), or None."""
+        """(positions in their tasks, tasks) of the images in the memory after a task (from 0; default: the last), or
+        None."""
         from safetensors import safe_open
 
-        files = files_by_task(self.path / "checkpoints")
+        files = self.files.all_weights()
         path = files.get(max(files, default=0) if task is None else task)
         if path is None:
             return None
@@ -226,12 +229,6 @@ class Run:
             if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
                 return None
             return file.get_tensor("memory.source"), file.get_tensor("memory.task")
-
-
-def files_by_task(folder: Path) -> dict[int, Path]:
-    """Task (from 0) -> its safetensors file, of those that a folder still has, in order."""
-    numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
-    return dict(sorted(numbered.items()))
 
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:
@@ -263,9 +260,10 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
 def _find(folder: Path) -> list[Path]:
     """metrics.json of the runs in a folder. Other evaluations inside a run are not runs; a run without metrics has not
     finished and is left out with a notice."""
-    if (folder / "metrics.json").exists():
-        return [folder / "metrics.json"]
-    if (folder / "config.json").exists():
+    files = RunDirectory(folder)
+    if files.metrics.exists():
+        return [files.metrics]
+    if files.config.exists():
         notice(f"{folder} is left out: it has no metrics.json yet.")
         return []
     if not folder.is_dir():

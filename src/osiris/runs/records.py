@@ -1,103 +1,33 @@
-"""metrics.json: its schema, how it is built from the evaluations of a run, and how it is read.
-
-A field with a default is left out of the file when it has that value; every other field is always written.
-"""
+"""The records of a run directory: metrics.json and how it is built from the evaluations, baselines.json,
+observations.json, and the lines of log.jsonl."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from osiris.console import warn
 from osiris.errors import UserError
 from osiris.evaluation.metrics import all_metrics, as_matrix
+from osiris.evaluation.scores import (
+    Baseline,
+    Comparison,
+    CurveScores,
+    Fingerprint,
+    Percentages,
+    Record,
+    ReferenceScores,
+    Scores,
+    read_record,
+)
 from osiris.evaluation.statistics import mean
-from osiris.files import write_json
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
-
-Percentages = list[float | None]
-"""One number per task (or class); None without test images."""
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base class of all records in the file."""
-
-    def plain(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return msgspec.to_builtins(self)
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
-class Health(Record, frozen=True, kw_only=True):
-    """Properties of the features that need no labels; `osiris.evaluation.health` defines them."""
-
-    dimension: int
-    feature_deviation: float
-    spread: float
-    effective_rank: float
-    uniformity: float | None
-    alignment: float | None
-
-
-class ProtocolScores(Record, frozen=True, kw_only=True):
-    """One checkpoint under one KNN protocol."""
-
-    accuracy: Percentages
-    top5: Percentages
-    per_class: Percentages
-    k_effective: list[int]
-
-
-class TaskLevelScores(Record, frozen=True, kw_only=True):
-    """One checkpoint, when the KNN predicts the task instead of the class."""
-
-    accuracy: float | None
-    per_task: Percentages
-    confusion: list[list[int]]
-    """Counts [true task][predicted task]."""
-
-
-class ProbeScores(Record, frozen=True, kw_only=True):
-    """The linear probe under one protocol."""
-
-    accuracy: Percentages
-    l2: list[float | None]
-
-
-NO_TASK_LEVEL = TaskLevelScores(accuracy=None, per_task=[], confusion=[])
-
-
-class Scores(Record, frozen=True, kw_only=True):
-    """All numbers of one checkpoint; accuracies in percent. Without labels only `health`, `task_level` and `missing`
-    are filled."""
-
-    labelled: bool
-    bank_size: int
-    test_size: int
-    health: Health
-    missing: str | None = None
-    """Without labels: what cannot be computed, and why."""
-    k: int | None = None
-    temperature: float | None = None
-    protocols: dict[str, ProtocolScores] = {}
-    task_level: TaskLevelScores = NO_TASK_LEVEL
-    environments: dict[str, float | None] | None = None
-    probe: dict[str, ProbeScores] = {}
-
-
-class CurveScores(Scores, frozen=True, kw_only=True):
-    """A checkpoint in the middle of a task."""
-
-    task: int
-    step: int
-    total_step: int
 
 
 class ProtocolMetrics(Record, frozen=True, kw_only=True):
@@ -112,46 +42,26 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     K: float | None
     C: float | None
     T: float | None
+    G: float | None = None
+    """With a pretrained encoder: A - A of the start."""
+    against_start: list[Comparison | None] | None = None
+    """The final encoder against the start, by task."""
+    overall: Comparison | None = None
+    """The same over all tasks."""
 
     def values(self) -> dict[str, float | None]:
         return {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T}
 
     @property
     def untrained(self) -> float | None:
-        """A of untrained encoders of the same architecture."""
+        """A of untrained encoders of the same architecture; with a pretrained encoder, that of the start."""
         return mean(self.random_baseline or [])
-
-
-class Baseline(Record, frozen=True, kw_only=True):
-    """Accuracies of features that were not learned, in percent."""
-
-    protocols: dict[str, Percentages]
-    task_level: float | None
 
 
 class Baselines(Record, frozen=True, kw_only=True):
     """baselines.json of a run: what `osiris evaluate RUN --baseline NAME` measured, by name."""
 
     baselines: dict[str, Baseline]
-
-
-class Fingerprint(Record, frozen=True, kw_only=True):
-    """What two numbers must share to be comparable; see `osiris.evaluation.fingerprint`."""
-
-    benchmark: str
-    train_images: int
-    bank_images: int
-    test_images: int
-    image_size: list[int]
-    split: str
-    tasks: int
-    task_order: str
-    k: int
-    temperature: float
-    random_encoders: int
-    encoder: dict[str, Any]
-    """Its config, or a name if it was made elsewhere."""
-    hash: str
 
 
 class RunMetrics(Record, frozen=True, kw_only=True):
@@ -173,6 +83,29 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     missing: str | None = None
     curve: list[CurveScores] | None = None
     preset: str | None = None
+    start: Scores | None = None
+    """Of the pretrained encoder that the run started from."""
+
+    @property
+    def reference_name(self) -> str:
+        """What accuracies are compared with: the encoder before it learned anything here."""
+        return "untrained encoder" if self.start is None else "start"
+
+    @property
+    def harm(self) -> str | None:
+        """One sentence where the run is significantly below its start; None if it is not."""
+        name = next(iter(self.protocols), None)
+        if name is None or self.protocols[name].overall is None:
+            return None
+        protocol = self.protocols[name]
+        parts = zip(["all tasks", *self.task_names], [protocol.overall, *(protocol.against_start or ())])
+        worse = [f"{place} ({one})" for place, one in parts if one and one.significant and one.difference < 0]
+        if not worse:
+            return None
+        return (
+            f"the encoder is significantly worse than its start on {', '.join(worse)}, {name}. Use the start, or a "
+            "lower --merge or --learning-rate."
+        )
 
     def __getitem__(self, protocol: str) -> ProtocolMetrics:
         if protocol not in self.protocols:
@@ -182,24 +115,64 @@ class RunMetrics(Record, frozen=True, kw_only=True):
         return self.protocols[protocol]
 
 
+class Observation(Record, frozen=True, kw_only=True):
+    """After one episode."""
+
+    task: int
+    drift: float | None = None
+    """Mean of 1 - cosine between the features of the memory's images before and after the episode."""
+    same_neighbours: float | None = None
+    """Percent of the nearest neighbours among the memory's images that are the same before and after."""
+    from_start: float | None = None
+    """The same as drift, between the pretrained start and after the episode."""
+    kept: bool = True
+    """False: the reference got worse, so the encoder stayed what it was before the episode."""
+    reference: ReferenceScores | None = None
+
+
+class Observations(Record, frozen=True, kw_only=True):
+    """observations.json"""
+
+    reference: str | None = None
+    """The folder of labelled images, as given to the last call that named one."""
+    episodes: tuple[Observation, ...] = ()
+    start: ReferenceScores | None = None
+    """Of the pretrained encoder that the state started from."""
+
+
+class LoggedStep(msgspec.Struct):
+    """A line of log.jsonl about one training step. Tasks count from 1."""
+
+    task: int
+    step: int
+    loss: float | None
+    terms: dict[str, float | None]
+    images_per_second: float | None = None
+    seconds: float | None = None
+    peak_memory_mb: float | None = None
+
+
+class LoggedOverfitting(msgspec.Struct):
+    """A line of log.jsonl about overfitting to the memory: space -> losses and their relative difference."""
+
+    task: int
+    step: int
+    spaces: dict[str, dict[str, float]]
+
+
 def read_metrics(path: Path) -> RunMetrics:
     return read_record(path, RunMetrics)
 
 
-def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
-    """A JSON file of this schema."""
+def read_observations(path: Path) -> Observations:
+    """Empty if there are none, or if they are damaged: the next `observe` measures them again from the weights."""
+    if not path.exists():
+        return Observations()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except msgspec.ValidationError as error:
-        raise UserError(f"{path} is not a {kind.__name__} file of osiris, or of another version: {error}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not readable as JSON ({error}). Was the copy interrupted?") from None
-
-
-def write_record(path: Path, record: Record) -> None:
-    write_json(path, record.plain())
+        return read_record(path, Observations)
+    except UserError as error:
+        warn(f"{error} It is started again.")
+        return Observations()
 
 
 def build_metrics(
@@ -212,9 +185,12 @@ def build_metrics(
     continual: bool = True,
     curve: list[CurveScores] | None = None,
     preset: str | None = None,
+    start: Scores | None = None,
+    against_start: Mapping[str, tuple[Comparison | None, list[Comparison | None]]] | None = None,
 ) -> RunMetrics:
     """`evaluations` are those after tasks 1, 2, ... (a run that is not continual: the final one alone);
-    `random_baseline` comes from `untrained_baseline`."""
+    `random_baseline` comes from `untrained_baseline`, or is that of the `start`, with which the final encoder was
+    compared under each protocol (overall, by task)."""
     assert evaluations and (continual or len(evaluations) == 1)
     protocols = {}
     task_level = [scores.task_level.accuracy for scores in evaluations]
@@ -222,11 +198,17 @@ def build_metrics(
         rows = [scores.protocols[name].accuracy for scores in evaluations]
         untrained = None if random_baseline is None else random_baseline[name]
         reference = None if untrained is None else np.array(untrained, dtype=np.float64)
+        values = all_metrics(as_matrix(rows), task_level[-1], reference)
+        overall, by_task = (against_start or {}).get(name, (None, None))
+        level = None if start is None else mean(start.protocols[name].accuracy)
         protocols[name] = ProtocolMetrics(
             continual=continual,
             accuracy_matrix=rows,
             random_baseline=untrained,
-            **all_metrics(as_matrix(rows), task_level[-1], reference),
+            **values,
+            G=None if level is None or values["A"] is None else values["A"] - level,
+            against_start=by_task,
+            overall=overall,
         )
     return RunMetrics(
         method=method,
@@ -244,6 +226,7 @@ def build_metrics(
         missing=evaluations[-1].missing,
         curve=curve,
         preset=preset,
+        start=start,
     )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole, newest first, never unpickled."""
+"""States: whole, newest first, never unpickled, refused if they are not what a run writes."""
 
 import errno
 import os
@@ -11,18 +11,87 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from osiris.data.benchmark import TaskContent
 from osiris.errors import UserError
-from osiris.files import load_tensors
-from osiris.training import checkpoint
+from osiris.files import load_tensors, save_tensors
+from osiris.runs import state as checkpoint
+from osiris.runs.state import Position, State
 
 
-def state(number: int) -> dict[str, Any]:
-    nested = {"weights": torch.full((40,), float(number)), "list": [torch.tensor(number), number / 3]}
-    return {"engine": nested, "position": {"task": number, "stage": "train"}, "log": 10 * number}
+def state(number: int) -> State:
+    """A small one, with two of three memory slots filled."""
+    task = torch.tensor([0, 0, -1])
+    memory = {"memory.images": torch.zeros(3, 3, 8, 8, dtype=torch.uint8), "memory.task": task}
+    memory |= {"memory._extra_state": torch.tensor(2), "memory.source": torch.tensor([4, 1, -1])}
+    model = {"weights": torch.full((40,), float(number)), "count": torch.tensor(number)} | memory
+    content = TaskContent(name="week", train=20, test=0, order="a")
+    return State(
+        engine={"model": model, "optimiser": {"state": {0: torch.tensor(number / 3)}}, "scaler": {}},
+        position=Position(step=number),
+        log=10 * number,
+        settings={"seed": 0},
+        episodes=[content],
+        planned=1,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+        architecture={},
+    )
 
 
-def same(one: dict[str, Any] | None, other: dict[str, Any]) -> bool:
-    return one is not None and checkpoint.digest(one) == checkpoint.digest(other)
+def same(one: State | None, other: State) -> bool:
+    return one is not None and checkpoint.digest(vars(one)) == checkpoint.digest(vars(other))
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    checkpoint.save_state(tmp_path, state(1))
+    back = checkpoint.read_state(tmp_path / "latest.pt")
+    assert back.position == Position(step=1) and back.episodes == state(1).episodes and back.mean == (0.5, 0.5, 0.5)
+    assert len(back.memory.images) == 2 and back.memory.size == 3 and back.unfinished == state(1).episodes[0]
+
+
+def crafted(change: Callable[[dict[str, Any]], object], path: Path) -> None:
+    """A state of the right format and checksum, with something that no run would write."""
+    checkpoint.save_state(path.parent, state(1))
+    record = torch.load(path, weights_only=True)
+    change(record["state"])
+    torch.save(
+        {"format": checkpoint.FORMAT, "digest": checkpoint.digest(record["state"]), "state": record["state"]}, path
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.clear(),
+        lambda state: state.pop("position"),
+        lambda state: state.pop("episodes"),
+        lambda state: state["engine"].clear(),
+        lambda state: state["engine"].update(model=[]),
+        lambda state: state["engine"]["model"].pop("memory.task"),
+        lambda state: state["engine"]["model"].update(weights="none"),
+        lambda state: state["engine"]["model"].update({"memory.images": torch.zeros(3, 4)}),
+        lambda state: state["engine"]["model"].update({"memory.images": torch.zeros(3, 3, 8, 8)}),
+        lambda state: state["engine"]["model"].update({"memory.source": torch.zeros(2)}),
+        lambda state: state["engine"]["model"].update({"memory._extra_state": torch.tensor(-1)}),
+        lambda state: state["engine"]["model"].update({"memory._extra_state": torch.tensor([1, 2])}),
+        lambda state: state["engine"]["model"].update({"memory.task": torch.tensor([0, 9, -1])}),
+        lambda state: state["position"].update(task=10**12),
+        lambda state: state["position"].update(step=-1),
+        lambda state: state["position"].update(stage="elsewhere"),
+        lambda state: state.update(log=-5),
+        lambda state: state.update(planned=0),
+        lambda state: state.update(mean=[0.5]),
+        lambda state: state.update(episodes=[{"name": 3}]),
+        lambda state: state.update(settings=7),
+    ],
+)
+def test_a_state_that_no_run_would_write_is_refused_in_one_line(
+    change: Callable[[dict[str, Any]], object], tmp_path: Path
+) -> None:
+    crafted(change, tmp_path / "latest.pt")
+    with pytest.raises(UserError, match=r"latest\.pt is not the state of a run") as told:
+        checkpoint.read_state(tmp_path / "latest.pt")
+    assert "\n" not in str(told.value)
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -133,14 +202,14 @@ def test_formats(tmp_path: Path) -> None:
     path = tmp_path / "latest.pt"
     texts = {checkpoint.FORMAT + 1: "newer version of osiris", 1: "before its first release", "2": "not an osiris"}
     for written, text in texts.items():
-        torch.save({"format": written, "digest": checkpoint.digest(state(0)), "state": state(0)}, path)
+        torch.save({"format": written, "digest": "", "state": {}}, path)
         with pytest.raises(UserError, match=text):
             checkpoint.read_state(path)
 
 
 def test_tensors_come_back_with_their_description(tmp_path: Path) -> None:
     path = tmp_path / "task-01.safetensors"
-    checkpoint.save_tensors(path, {"encoder.a": torch.arange(6.0).view(2, 3).T}, {"task": 0, "encoder": {"width": 4}})
+    save_tensors(path, {"encoder.a": torch.arange(6.0).view(2, 3).T}, {"task": 0, "encoder": {"width": 4}})
     tensors, metadata = load_tensors(path)
     assert torch.equal(tensors["encoder.a"], torch.arange(6.0).view(2, 3).T)
     assert metadata == {"task": 0, "encoder": {"width": 4}}

@@ -21,6 +21,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
 from osiris.augment.views import VIEW_1, VIEW_2, Parameters, TwoViews, draw
+from osiris.config import Config, LearningConfig
 from osiris.data.benchmarks import load_benchmark
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import embed_benchmark
@@ -29,13 +30,13 @@ from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder
+from osiris.presets import fast
 from osiris.randomness import generator
-from osiris.training.config import Config, LearningConfig
 from osiris.training.engine import Engine
 from osiris.training.estimate import encoder_flops
-from osiris.training.presets import fast
-from osiris.training.schedule import Phase, phases
+from osiris.training.schedule import Episode, plan_episodes
 
+CPU = torch.device("cpu")
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
 
@@ -155,16 +156,16 @@ def _kornia(images: Tensor) -> Callable[[], object]:
 # ---- a step ---------------------------------------------------------------------------------------------------------
 
 
-def second_task(method: str, config: Config) -> tuple[Engine, Phase]:
+def second_task(method: str, config: Config, device: torch.device = CPU) -> tuple[Engine, Episode]:
     """An engine at the start of the second task, its memory filled."""
     chosen, benchmark = find_method(method), load_benchmark(config.data)
-    first, second, *_ = phases(benchmark, chosen, config.learning.epochs, config.learning.batch_size)
-    engine = Engine(config, chosen, benchmark, torch.device("cpu"))
+    first, second, *_ = plan_episodes(benchmark, chosen, config.learning)
+    engine = Engine(config, chosen, benchmark, device)
     engine.model.begin_task(engine.task_context(first, 0))
     for step in range(2):
         engine.step(first, step)
-    engine.model.end_task(engine.task_context(first, first.steps))
-    engine.model.begin_task(engine.task_context(second, 0))
+    engine.end(first)
+    engine.begin(second)
     return engine, second
 
 
@@ -183,17 +184,24 @@ def step(repeats: int) -> list[Row]:
 
 def _step_ratio(config: Config, repeats: int) -> float:
     engine, phase = second_task("osiris-d", config)
-    size, cost, images = config.learning.view_size or 32, later_cost(engine.method), engine.step(phase, 0).images
-    live = torch.randn(round(images * cost.backward), 3, size, size)
-    frozen = torch.randn(round(images * cost.frozen), 3, size, size)
-    encoder = engine.networks.encoder
+    bare = bare_passes(engine, engine.step(phase, 0).images)
+    return ratio(lambda: engine.step(phase, 1), bare, repeats)
+
+
+def bare_passes(engine: Engine, images: int) -> Callable[[], None]:
+    """The encoder passes of a step with so many images of X, and nothing else."""
+    size, cost, encoder = engine.config.learning.view_size or 32, later_cost(engine.method), engine.networks.encoder
+    live = torch.randn(round(images * cost.backward), 3, size, size, device=engine.device)
+    frozen = torch.randn(round(images * cost.frozen), 3, size, size, device=engine.device)
 
     def bare() -> None:
-        encoder(live).sum().backward()
-        with torch.no_grad():
+        with engine.autocast():
+            features = encoder(live)
+        features.sum().backward()
+        with torch.no_grad(), engine.autocast():
             encoder(frozen)
 
-    return ratio(lambda: engine.step(phase, 1), bare, repeats)
+    return bare
 
 
 def loss_share(repeats: int) -> list[Row]:

@@ -1,0 +1,180 @@
+"""The results of an evaluation as records that are JSON files: the numbers of one checkpoint, and what they depend on.
+
+A field with a default is left out of the file when it has that value; every other field is always written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from osiris.errors import UserError
+from osiris.evaluation.statistics import wilson
+from osiris.files import write_json
+
+SIGNIFICANT = 0.05
+Percentages = list[float | None]
+"""One number per task (or class); None without test images."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base class of all records in the file."""
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return msgspec.to_builtins(self)
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class Health(Record, frozen=True, kw_only=True):
+    """Properties of the features that need no labels; `osiris.evaluation.health` defines them."""
+
+    dimension: int
+    feature_deviation: float
+    spread: float
+    effective_rank: float
+    uniformity: float | None
+    alignment: float | None
+
+
+class ProtocolScores(Record, frozen=True, kw_only=True):
+    """One checkpoint under one KNN protocol."""
+
+    accuracy: Percentages
+    top5: Percentages
+    per_class: Percentages
+    k_effective: list[int]
+
+
+class TaskLevelScores(Record, frozen=True, kw_only=True):
+    """One checkpoint, when the KNN predicts the task instead of the class."""
+
+    accuracy: float | None
+    per_task: Percentages
+    confusion: list[list[int]]
+    """Counts [true task][predicted task]."""
+
+
+class ProbeScores(Record, frozen=True, kw_only=True):
+    """The linear probe under one protocol."""
+
+    accuracy: Percentages
+    l2: list[float | None]
+
+
+NO_TASK_LEVEL = TaskLevelScores(accuracy=None, per_task=[], confusion=[])
+
+
+class Scores(Record, frozen=True, kw_only=True):
+    """All numbers of one checkpoint; accuracies in percent. Without labels only `health`, `task_level` and `missing`
+    are filled."""
+
+    labelled: bool
+    bank_size: int
+    test_size: int
+    health: Health
+    missing: str | None = None
+    """Without labels: what cannot be computed, and why."""
+    k: int | None = None
+    temperature: float | None = None
+    protocols: dict[str, ProtocolScores] = {}
+    task_level: TaskLevelScores = NO_TASK_LEVEL
+    environments: dict[str, float | None] | None = None
+    probe: dict[str, ProbeScores] = {}
+
+
+class CurveScores(Scores, frozen=True, kw_only=True):
+    """A checkpoint in the middle of a task."""
+
+    task: int
+    step: int
+    total_step: int
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """Two encoders on the same images: what the second one changed."""
+
+    difference: float
+    """In percentage points."""
+    p: float
+    """Of an exact McNemar test, two-sided: the probability of so large a difference if both are equally good."""
+    images: int
+
+    @property
+    def significant(self) -> bool:
+        return self.p < SIGNIFICANT
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.1f}, {'p < 0.001' if self.p < 0.001 else f'p = {self.p:.3f}'}"
+
+
+class ReferenceScores(Record, frozen=True, kw_only=True):
+    """Leave-one-out KNN on labelled images, in percent."""
+
+    digest: str
+    """Of images and labels: scores of different digests do not compare."""
+    images: int
+    k: int
+    classes: list[str]
+    accuracy: float
+    per_class: list[float]
+    pixels: float
+    """Accuracy of the same KNN on raw pixels, which learn nothing."""
+    hits: str = ""
+    """One digit per image, in the order of the classes: 1 if its prediction was right."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the accuracy."""
+        low, high = wilson(self.accuracy / 100, self.images)
+        return 100 * low, 100 * high
+
+    @property
+    def chance(self) -> float:
+        return 100 / len(self.classes)
+
+
+class Baseline(Record, frozen=True, kw_only=True):
+    """Accuracies of features that were not learned, in percent."""
+
+    protocols: dict[str, Percentages]
+    task_level: float | None
+
+
+class Fingerprint(Record, frozen=True, kw_only=True):
+    """What two numbers must share to be comparable; see `osiris.evaluation.fingerprint`."""
+
+    benchmark: str
+    train_images: int
+    bank_images: int
+    test_images: int
+    image_size: list[int]
+    split: str
+    tasks: int
+    task_order: str
+    k: int
+    temperature: float
+    random_encoders: int
+    encoder: dict[str, Any]
+    """Its config, or a name if it was made elsewhere."""
+    hash: str
+
+
+def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
+    """A JSON file of this schema."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is not a {kind.__name__} file of osiris, or of another version: {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is not readable as JSON ({error}). Was the copy interrupted?") from None
+
+
+def write_record(path: Path, record: Record) -> None:
+    write_json(path, record.plain())

@@ -1,0 +1,90 @@
+"""checkpoints/before: the state as it was before the last episode began, so that the episode can be taken back.
+
+A copy of the checkpoint and of the weights: hard links where the file system has them, which need room of their own
+only once the episode has been saved twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from osiris.errors import UserError
+from osiris.files import write_atomically
+from osiris.runs.directory import RunDirectory, read_config, task_name
+from osiris.runs.state import LATEST, PREVIOUS, State, load_state, writing
+
+
+def keep_before(directory: RunDirectory) -> None:
+    """Called between two episodes. A kill leaves the copy as it was, or none; the next call makes it again."""
+    before, checkpoints = directory.before, directory.checkpoints
+    with writing(directory.path):
+        shutil.rmtree(before, ignore_errors=True)
+        before.mkdir()
+        for file in (directory.metrics, directory.observations):
+            if file.exists():
+                shutil.copyfile(file, before / file.name)
+        for file in list(directory.all_weights().values())[-1:]:  # --keep-tasks may remove them
+            _link(file, before / file.name)
+        latest = checkpoints / (LATEST if (checkpoints / LATEST).exists() else PREVIOUS)
+        write_atomically(before / LATEST, lambda temporary: _link(latest, temporary))
+
+
+def _link(file: Path, copy: Path) -> None:
+    copy.unlink(missing_ok=True)
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copyfile(file, copy)
+
+
+def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
+    """Take back the last finished episode, or an unfinished one; returns its name.
+
+    The checkpoint is replaced last: after a kill, the same call completes it.
+    """
+    task = state.position.task - finished
+    if not finished and state.unfinished is None:
+        raise UserError(f"{directory.path} has no unfinished episode; --undo takes back a finished one.")
+    if finished and state.unfinished is not None:
+        raise UserError(f"{state.unfinished['name']} is not finished; --discard takes it back.")
+    before, name = load_state(directory.before), state.episodes[task]["name"]
+    if before is None and task == 0 and not read_config(directory.path).data.benchmark:
+        _clear(directory)
+        return name
+    if before is None or before.position.task != task or before.unfinished is not None:
+        raise UserError(
+            f"{name} cannot be taken back: {directory.path} has no copy of its state before it. It keeps one, made "
+            "when osiris observe begins an episode, until it is used or the next one is made."
+        )
+    done = f"{task_name(task)}."
+    for file in (*directory.checkpoints.iterdir(), *directory.evaluation.iterdir()):
+        if file.name.startswith((done, f"curve-{task + 1:02d}-")):
+            file.unlink()
+    with writing(directory.path):
+        for file in (directory.metrics, directory.observations):
+            kept = directory.before / file.name
+            if kept.exists():
+                write_atomically(file, lambda temporary, kept=kept: shutil.copyfile(kept, temporary))
+            else:
+                file.unlink(missing_ok=True)
+        weights = directory.before / directory.weights(task - 1).name
+        if weights.exists() and not directory.weights(task - 1).exists():
+            write_atomically(directory.weights(task - 1), lambda temporary: _link(weights, temporary))
+        (directory.checkpoints / PREVIOUS).unlink(missing_ok=True)
+        (directory.before / LATEST).replace(directory.checkpoints / LATEST)
+    shutil.rmtree(directory.before)
+    return name
+
+
+def _clear(directory: RunDirectory) -> None:
+    """Before the first episode there was nothing. What others have put into the directory stays."""
+    for folder in (directory.checkpoints, directory.evaluation):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (directory.log, directory.metrics, directory.observations, directory.environment, directory.config):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (directory.path / ".lock").unlink()
+        directory.path.rmdir()

@@ -1,0 +1,94 @@
+"""Which images `Learner.observe` was given, and whether they can be the next episode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from osiris.console import notice
+from osiris.data.benchmark import Benchmark, grown
+from osiris.data.benchmarks import episode_from
+from osiris.data.config import BenchmarkConfig
+from osiris.data.folder import Listing
+from osiris.data.table import natural
+from osiris.errors import UserError
+from osiris.runs.state import State
+
+
+class Learned(Exception):
+    """The images are those of an earlier episode of the same name: there is nothing to do."""
+
+
+def check_folder(state: Path, images: Any, name: str | None) -> None:
+    """Refuse what cannot be a folder of images, before anything is written."""
+    if not isinstance(images, str | Path):
+        return
+    folder, usage = Path(images).expanduser(), "Use: osiris observe STATE FOLDER."
+    if (folder / "config.json").exists():
+        raise UserError(f"{folder} is a state or run, not a folder of images. {usage}")
+    if state.is_dir() and not (state / "config.json").exists() and Listing(state).files:
+        raise UserError(f"{state} has images in it, but the state needs a directory of its own. {usage}")
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist; give a folder of images.")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder with four or more images.")
+    episodes = episodes_in(folder)
+    if name is None and len(episodes) > 1 and all(any(map(str.isdigit, one.name)) for one in episodes):
+        shown = ", ".join(one.name for one in episodes[:3])
+        raise UserError(
+            f"{folder} has {len(episodes)} folders that look like episodes ({shown}{', ...' * (len(episodes) > 3)}). "
+            "Give one of them, or --each to learn from each in order, or --name NAME to take all images as one episode."
+        )
+
+
+def episodes_in(folder: Path) -> list[Path]:
+    """The folders of images in a folder, in order; none if it has images beside them."""
+    parts = Listing(folder).files
+    if any(len(part) == 1 for part in parts):
+        return []
+    return [folder / name for name in sorted({part[0] for part in parts}, key=natural)]
+
+
+def episode_size(images: Any) -> int | None:
+    """How many images `Learner.observe` was given; damaged ones count too. None if that is not known."""
+    if isinstance(images, str | Path):
+        return len(Listing(Path(images)).files) or None
+    return len(images) if hasattr(images, "__len__") else None
+
+
+def next_benchmark(state: State | None, images: Any, name: str | None, data: BenchmarkConfig) -> Benchmark:
+    """The episodes of a state, and the given images as the next one.
+
+    An episode that was interrupted is continued. The same images under the same name as the last finished episode are
+    that episode: what a kill left undone is done. Those of an earlier one raise `Learned`.
+    """
+    past = [] if state is None else state.episodes
+    done = 0 if state is None else state.position.task
+    image_size = data.image_size if state is None else state.memory.images.shape[-1]
+    if name is None:
+        name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
+    episode = episode_from(images, name, image_size)
+    content = episode.contents[0]
+    said = f"{name} is already learned: nothing to do. Give it another name to learn from it again."
+    last = done == len(past) and past[-1:] == [content]
+    if content in past[:done] and not last:
+        raise Learned(said)
+    if done < len(past):
+        unfinished = past[done]
+        if done + 1 < len(past) or content["order"] != unfinished["order"]:
+            raise UserError(
+                f"task {done + 1} ({unfinished['name']}) is not finished: give its images again, unchanged, to finish "
+                "it first, or leave it with osiris observe STATE --discard (a run of osiris train: use osiris train "
+                "--resume)."
+            )
+        episode = replace(episode, contents=(unfinished,))
+    elif last:
+        notice(said)
+        done -= 1
+    else:
+        same = [old["name"] for old in past if old["order"] == content["order"]]
+        if same:
+            notice(f"the images of {name} were learned before, as {', '.join(same)}; they are learned again.")
+    benchmark = grown(past[:done], episode)
+    return replace(benchmark, name=data.benchmark or benchmark.name)  # a run of osiris train keeps its name

@@ -1,0 +1,194 @@
+"""observations.json: what each episode did to the features, on the images of the memory and on labelled images."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from osiris import processes
+from osiris.console import notice
+from osiris.data.images import ArrayImages
+from osiris.errors import UserError
+from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.features import embed
+from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.health import fixed_subset
+from osiris.evaluation.reference import Reference, against, movement, read_reference, score_reference
+from osiris.evaluation.scores import ReferenceScores, write_record
+from osiris.files import cache_directory, read_json, write_json
+from osiris.runs.directory import RunDirectory
+from osiris.runs.records import Observation, Observations, read_observations
+from osiris.runs.state import Position
+from osiris.training.run import Training
+
+MOST_IMAGES = 1000
+"""Images of the memory whose movement is measured."""
+
+
+def measure(
+    directory: RunDirectory,
+    memory: Tensor,
+    position: Position,
+    labelled: tuple[Reference | None, str | None],
+    device: torch.device,
+) -> Observations:
+    """Add what is missing, for every finished episode whose weights are still there.
+
+    `memory`: its images, uint8 [N, 3, H, W]. `position`: where the run stands. `labelled`: see `open_reference`. A kill
+    loses nothing: the next call adds it.
+    """
+    observations, weights = read_observations(directory.observations), directory.all_weights()
+    images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy()
+    assert len(images) > 1, "an episode has at least four images, and each is offered to the memory"
+    reference, place = labelled
+    by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
+    if directory.start_weights.exists():
+        embedder = Embedder(directory.start_weights, device)
+        begin = embedder.embed_batch(images)
+        if reference is not None and (start is None or start.digest != reference.digest):
+            start = score_reference(reference, embedder.embed_batch)
+    missing = [
+        task for task in weights if task < position.task and (task not in by_task or _lacks(by_task[task], reference))
+    ]
+    before: tuple[int, Tensor] | None = None
+    for task in missing:
+        embedder = Embedder(weights[task], device)
+        after = embedder.embed_batch(images)
+        known = by_task.get(task)
+        if known is None:
+            if task - 1 in weights and (before is None or before[0] != task - 1):
+                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images)
+            moved = movement(before[1], after) if before is not None and before[0] == task - 1 else (None, None)
+            away = None if begin is None else movement(begin, after)[0]
+            kept = task not in position.refused
+            known = Observation(task=task, drift=moved[0], same_neighbours=moved[1], from_start=away, kept=kept)
+        if reference is not None and _lacks(known, reference):
+            earlier = next((one.reference for one in by_task.values() if one.reference is not None), start)
+            known = replace(known, reference=score_reference(reference, embedder.embed_batch, earlier))
+        by_task[task], before = known, (task, after)
+    episodes = tuple(by_task[task] for task in sorted(by_task))
+    measured = Observations(reference=place, episodes=episodes, start=start)
+    if measured != observations or not directory.observations.exists():
+        write_record(directory.observations, measured)
+    return measured
+
+
+def _lacks(known: Observation, reference: Reference | None) -> bool:
+    return reference is not None and (known.reference is None or known.reference.digest != reference.digest)
+
+
+def open_reference(
+    directory: RunDirectory, folder: Path | None, size: int, new: bool = False
+) -> tuple[Reference | None, str | None]:
+    """(the labelled images, the name of their folder). The folder of earlier calls is opened only if it was named on
+    this machine: a state that was received from somebody may name any folder. Other images than those of earlier calls
+    are refused unless they are `new`."""
+    observations = read_observations(directory.observations)
+    named = cache_directory() / "references" / f"{digest(str(directory.path.resolve()))}.json"
+    given = folder is not None
+    if folder is None and observations.reference is not None:
+        folder = _named_here(named, observations.reference)
+        if folder is None:
+            notice(
+                f"the labelled images of earlier calls, {observations.reference}, are not measured: name them again "
+                "with --reference."
+            )
+    if folder is None:
+        return None, observations.reference
+    reference, place = read_reference(folder, size), str(folder.absolute())
+    notice(*reference.notices)
+    known = next((one.reference for one in reversed(observations.episodes) if one.reference is not None), None)
+    if known is not None and known.digest != reference.digest:
+        there = f"{known.images} labelled images of {len(known.classes)} classes ({observations.reference})"
+        here = f"{len(reference.labels)} of {len(reference.classes)}"
+        if place != observations.reference and not new:
+            raise UserError(
+                f"{directory.path} was measured with {there}; {folder} has {here}. Give the same images, or "
+                "--new-reference to measure with these from now on."
+            )
+        notice(
+            f"the labelled images have changed: {there} before, {here} now. Episodes whose weights are kept are "
+            "measured again; numbers of others are not comparable."
+        )
+    if given:
+        with suppress(OSError):  # without a cache, later calls have to name it again
+            write_json(named, place)
+    return reference, place
+
+
+def _named_here(record: Path, wanted: str) -> Path | None:
+    try:
+        return Path(wanted) if read_json(record) == wanted and Path(wanted).is_dir() else None
+    except (OSError, ValueError):
+        return None
+
+
+class Guard:
+    """`--only-if-better`: whether an encoder may replace the one before the episode, by labelled images."""
+
+    def __init__(self, run: Training, labelled: tuple[Reference | None, str | None] | None) -> None:
+        """`labelled`: see `open_reference`; only the first process has it."""
+        self.run = run
+        reference = processes.broadcast(None if labelled is None else labelled[0])
+        if reference is None:
+            raise UserError("--only-if-better needs labelled images: name their folder with --reference.")
+        self.reference = reference
+
+    def __call__(self, before: nn.Module, after: nn.Module) -> bool:
+        change = against(self._score(before), self._score(after))
+        worse = change is not None and change.significant and change.difference < 0
+        if worse:
+            self.run.position.refused.append(self.run.position.task)
+        return not worse
+
+    def _score(self, encoder: nn.Module) -> ReferenceScores:
+        run = self.run
+
+        def embed_images(images: np.ndarray) -> Tensor:
+            return embed(encoder, ArrayImages(images), run.benchmark.mean, run.benchmark.std, run.device).cpu()
+
+        return score_reference(self.reference, embed_images)
+
+
+def verdict(observations: Observations) -> str:
+    """What is known about the last episode, in one or two sentences."""
+    if not observations.episodes:
+        return "nothing is measured yet."
+    last, earlier = observations.episodes[-1], observations.episodes[:-1]
+    scores, said = last.reference, list[str]()
+    if not last.kept:
+        said.append("the labelled images got worse, so the encoder stayed what it was before this episode.")
+    if scores is None:
+        said.append("whether the features got better is not known: give labelled images with --reference.")
+        moved = [(last.from_start, "the start"), (last.drift, "before this episode")]
+        parts = [f"{value:.3f} from {place}" for value, place in moved if value is not None]
+        if parts:
+            said.append(f"On the images of the memory they moved by {' and '.join(parts)} (1 - cosine).")
+        if last.same_neighbours is not None:
+            said.append(f"{last.same_neighbours:.0f} % of their nearest neighbours are the same as before.")
+        return " ".join(said)
+    low, high = scores.interval
+    before = next((one.reference for one in reversed(earlier) if one.reference is not None), None)
+    changes = {"the start": (observations.start, against(observations.start, scores))}
+    changes |= {"the episode before": (before, against(before, scores))}
+    parts = [f"chance {scores.chance:.1f}", f"pixels {scores.pixels:.1f}"]
+    parts += [f"{name} {old.accuracy:.1f} ({one})" for name, (old, one) in changes.items() if old and one]
+    said.append(
+        f"labelled images: {scores.accuracy:.1f} % right (95% interval {low:.1f} to {high:.1f}, "
+        f"{scores.images} images); {', '.join(parts)}."
+    )
+    level = "chance" if low <= scores.chance else "raw pixels" if low <= scores.pixels else None
+    if level is not None:
+        said.append(f"Not significantly above {level}.")
+    judged = {name: one for name, (_, one) in changes.items() if one is not None}
+    for name, one in judged.items():
+        if one.significant:
+            said.append(f"{'Better' if one.difference > 0 else 'WORSE'} than {name}.")
+    if judged and not any(one.significant for one in judged.values()):
+        said.append(f"No significant change from {' or '.join(judged)}.")
+    return " ".join(said)

@@ -1,0 +1,228 @@
+"""Presets: functions that return a complete frozen config for a benchmark.
+
+`paper` follows the text, `paper-released` the authors' runs, `gpu` is `paper` in lower precision; `fast` learns in
+minutes on a laptop, `fast-long` in an hour; `smoke` is for tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from osiris.config import Config, with_options
+from osiris.data.folder import first_episode_size
+from osiris.errors import UserError, unknown
+from osiris.models.config import ARCHITECTURES, EncoderConfig
+
+
+def paper(benchmark: str) -> Config:
+    """Appendix B: ResNet-18, 200 epochs, batch 256, memory 500, k = 200."""
+    interval = 4000 if "tiny-imagenet" in benchmark else 2000 if "cifar" in benchmark else None
+    return with_options(Config(), {"preset": "paper", "benchmark": benchmark, "pocon_interval": interval})
+
+
+def paper_released(benchmark: str) -> Config:
+    """The authors' two-process runs halve the gradient of f and g: lr 0.015 with weight decay 1e-3 is equivalent."""
+    changes = {"preset": "paper-released", "learning_rate": 0.015, "weight_decay": 1e-3}
+    return with_options(paper(benchmark), changes)
+
+
+def gpu(benchmark: str) -> Config:
+    """`paper` in bf16 with a compiled encoder: by a count of operations, half an hour instead of three for
+    split-cifar100-20 on an A100 (docs/performance.md). It has not been measured on one."""
+    return with_options(paper(benchmark), {"preset": "gpu", "precision": "bf16", "compile": True})
+
+
+def fast(benchmark: str) -> Config:
+    """Learns in minutes on one core of a laptop: the `fast` encoder on small views of all images, one epoch per task,
+    Muon with a learning rate that falls to zero within each task. docs/log.md says how it was found."""
+    own, drawn = own_data(benchmark), "tinyworld" in benchmark
+    epochs = 10 if own else 1
+    encoder = {"family": "fast", "width": 64, "blocks": (1, 1), "projector_hidden": 512, "projector_output": 64}
+    length = {"epochs": epochs, "batch_size": 32 if drawn else 64, "memory_size": 200 if drawn else 500}
+    optimiser = {"optimiser": "muon", "momentum": 0.6, "weight_decay": 0.01, "learning_rate": 0.1 if drawn else 0.04}
+    schedule = {"schedule": "cosine", "warmup_epochs": 0.1 * epochs}
+    data = {"bank_per_class": 60 if drawn else 100, "test_per_class": 40 if drawn else 50, "view_size": 24}
+    others = {"views": "gentle", "k": 10 if own or drawn else 20, "threads": 1, "log_every": 10}
+    options = encoder | length | optimiser | schedule | ({} if own else data) | others
+    return with_options(Config(), {"preset": "fast", "benchmark": benchmark} | options)
+
+
+def fast_long(benchmark: str) -> Config:
+    """`fast` for about an hour: an encoder twice as wide, more epochs. A third stage makes it worse (docs/log.md)."""
+    epochs = 20 if own_data(benchmark) else 6
+    changes = {"preset": "fast-long", "width": 128, "epochs": epochs, "warmup_epochs": 0.1 * epochs}
+    return with_options(fast(benchmark), changes | {"learning_rate": 0.03})
+
+
+def own_data(benchmark: str) -> bool:
+    """Whether the images are the user's own: then all of them are used. Without a name, they come one episode at a
+    time."""
+    return not benchmark or benchmark.startswith(("folder:", "dataset:", "arrays:"))
+
+
+def smoke(benchmark: str) -> Config:
+    """The whole chain in seconds. Its numbers mean nothing."""
+    own = own_data(benchmark)
+    encoder = {"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 2, "projector_hidden": 32, "projector_output": 16}
+    learning = {"epochs": 2, "batch_size": 8 if own else 32, "memory_size": 32, "threads": 1, "log_every": 1}
+    data = {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4}
+    options = encoder | learning | ({} if own else data) | {"k": 2, "random_encoders": 1}
+    return with_options(Config(), {"preset": "smoke", "benchmark": benchmark} | options)
+
+
+MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."
+
+PRESETS: dict[str, Callable[[str], Config]] = {
+    "paper": paper,
+    "paper-released": paper_released,
+    "gpu": gpu,
+    "fast": fast,
+    "fast-long": fast_long,
+    "smoke": smoke,
+}
+
+
+def choose_preset(device: str = "auto") -> tuple[str, str]:
+    """The preset of a run that names none, and why."""
+    from osiris.devices import choose_device  # imports torch
+
+    kind = choose_device(device).type
+    if kind == "cpu":
+        return "fast", "there is no GPU"
+    faster = " (--preset gpu, in bf16 and compiled, needs a sixth of the time by count; not measured yet)"
+    return "paper", f"there is a GPU{faster if kind == 'cuda' else ''}"
+
+
+FEWEST_SLOTS = 36
+"""The smallest memory that a preset chooses: room for a batch of 32 images and the three that may join it."""
+FEWEST_STEPS = 100
+MOST_EPOCHS = 50
+"""`fast` and `fast-long` learn from a small episode for so many steps, but not for more than so many epochs."""
+PRETRAINED_STEPS = 20
+"""The same where a pretrained encoder learns on: many steps on few images would tear it apart."""
+
+
+def for_episodes(config: Config, images: int | None) -> Config:
+    """A preset for episodes of this many images (None: not known yet).
+
+    The memory holds at most a quarter of an episode, and a batch fits into it: a memory of all images would be the same
+    as keeping them, and their copies in it would be each other's negatives. The fast presets learn from small episodes
+    for more epochs.
+    """
+    if images is None:
+        return config
+    learning = config.learning
+    memory = min(learning.memory_size, max(FEWEST_SLOTS, images // 4))
+    batch = min(learning.batch_size, memory - 4)
+    learning = replace(learning, memory_size=memory, batch_size=batch)
+    if config.preset.startswith("fast"):
+        if config.pretrained:
+            epochs = max(learning.epochs, round(PRETRAINED_STEPS * batch / images))
+            learning = replace(learning, warmup_epochs=0.1 * epochs)
+        else:
+            epochs = max(learning.epochs, min(math.ceil(FEWEST_STEPS * batch / images), MOST_EPOCHS))
+        learning = replace(learning, epochs=epochs)
+    return replace(config, learning=learning)
+
+
+def describe(config: Config) -> str:
+    """What was chosen for own images."""
+    learning = config.learning
+    return f": epochs {learning.epochs}, batch {learning.batch_size}, memory {learning.memory_size} images"
+
+
+SLOWER = {"barlow", "vicreg", "byol", "simsiam", "mocov3", "swav"}
+"""Objectives with BatchNorm in their heads: with Muon they learn at 0.3 of the rate of NT-Xent (docs/objectives.md)."""
+
+
+def configure(
+    benchmark: str = "tinyworld",
+    preset: str | None = None,
+    encoder: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    images: int | None = None,
+    strict: bool = True,
+) -> Config:
+    """The complete config of a run. The command line, the Python interface, the learner and grids all make it here.
+
+    Args:
+        benchmark: Its name; empty for a run that is given its episodes one at a time.
+        preset: Where the defaults come from. Default: `paper` on a GPU, `fast` on a CPU.
+        encoder: A name, see `with_encoder`. Default: the preset's.
+        options: Values of any options; method and seed are among them. The defaults of others depend on `objective`,
+            `pretrained` and `init`.
+        images: The number of images of the first episode, if they are the user's own and the benchmark's name does not
+            lead to them.
+        strict: Without it, text is converted to the type of its option.
+    """
+    options = dict(options or {})
+    name = preset or choose_preset(str(options.get("device", "auto")))[0]
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    config = PRESETS[name]("" if images is not None else benchmark)
+    if encoder is not None or options.get("init") is not None:
+        config = config if encoder is None else with_encoder(config, encoder)
+        if options.get("pretrained", config.pretrained or options.get("init") is not None):
+            size = with_options(config, {"image_size": options.get("image_size")}, strict).data.image_size
+            config = pretrained_defaults(suited(config), size)
+        else:
+            config = suited(config)
+    place = benchmark.removeprefix("folder:")
+    config = for_episodes(config, first_episode_size(Path(place)) if place and place != benchmark else images)
+    if config.learning.optimiser == "muon" and str(options.get("objective") or "").split("(")[0] in SLOWER:
+        config = with_options(config, {"learning_rate": round(0.3 * config.learning.learning_rate, 6)})
+    return with_options(config, {"benchmark": benchmark} | options, strict)
+
+
+def with_encoder(config: Config, encoder: str) -> Config:
+    """The config with another encoder: `resnet18`, `resnet34`, `hf:NAME`, `timm:NAME`, `own:NAME`. One that it has
+    already keeps what the config says about it."""
+    if encoder == config.encoder.encoder:
+        return config
+    if encoder in ARCHITECTURES:
+        width, blocks = ARCHITECTURES[encoder]
+        return replace(config, encoder=EncoderConfig(width=width, blocks=blocks))
+    if not encoder.startswith(("hf:", "timm:", "own:")):
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(
+            f"unknown encoder {encoder!r}; use hf:NAME, timm:NAME, package.module:function, {known}, or a module in "
+            "Python."
+        )
+    from osiris.models.external import is_pretrained  # imports torch
+
+    return replace(config, encoder=EncoderConfig(encoder=encoder, pretrained=is_pretrained(encoder)))
+
+
+def suited(config: Config) -> Config:
+    """The defaults of a preset, changed to suit an encoder that the preset was not made for (docs/encoders.md).
+
+    Views have the size of the images. Muon rescales filters, so it is replaced by AdamW.
+    """
+    changes: dict[str, Any] = {"view_size": None}
+    if config.encoder.encoder is not None and config.learning.optimiser == "muon":
+        changes |= {"optimiser": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05}
+    return with_options(config, changes)
+
+
+def pretrained_defaults(config: Config, image_size: int | None) -> Config:
+    """Do no harm: a low rate, few steps, the first half of the layers and all statistics as they came, and two
+    fifths of what an episode taught. docs/results/pretrained.md says how this was found."""
+    name = config.encoder.encoder
+    changes: dict[str, Any] = {"optimiser": "adamw", "learning_rate": 1e-4, "weight_decay": 0.05, "schedule": "cosine"}
+    changes |= {"freeze": 0.5, "statistics": "frozen", "merge": 0.4, "views": "paper", "projector_output": 128}
+    changes |= {"pretrained": True, "random_encoders": 1}  # every seed starts from the same weights
+    if config.preset.startswith("fast") and own_data(config.data.benchmark):
+        changes["epochs"] = 1
+    changes["warmup_epochs"] = 0.1 * changes.get("epochs", config.learning.epochs)
+    if name is not None and name.startswith(("hf:", "timm:")):
+        from osiris.models.pretrained import preprocessing  # imports torch
+
+        changes["image_size"] = preprocessing(name).image_size
+    elif image_size is not None and image_size >= 96:
+        # As good as views of the whole size, at half the cost.
+        changes["view_size"] = image_size * 2 // 3 // 32 * 32
+    return with_options(config, changes)

@@ -1,0 +1,257 @@
+"""Evaluate what is saved: the checkpoints of a run, any other encoder, or features that were not learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from osiris.console import notice, progress
+from osiris.data.benchmark import Benchmark
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.data.images import ArrayImages
+from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
+from osiris.devices import open_device
+from osiris.errors import UserError
+from osiris.evaluation.baselines import ENCODERS
+from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_checkpoint, load_encoder
+from osiris.evaluation.evaluate import evaluate_encoder
+from osiris.evaluation.features import embed
+from osiris.evaluation.fingerprint import digest, fingerprint
+from osiris.evaluation.reference import read_reference, score_reference
+from osiris.evaluation.scores import Baseline, Fingerprint, ReferenceScores, Scores, read_record, write_record
+from osiris.files import require_writable
+from osiris.framework.composition import resolve
+from osiris.models.external import is_public
+from osiris.runs.directory import START, RunDirectory, read_config
+from osiris.runs.records import Baselines, build_metrics
+from osiris.training.run import against_start, baseline_of
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate: a run or checkpoint (`target`), another `encoder`, or a `baseline`; and on what."""
+
+    target: Path | None = None
+    encoder: str | nn.Module | None = None
+    baseline: str | None = None
+    arch: str | None = None
+    prefix: str | None = None
+    stem_padding: int | None = None
+    """These three describe weights that do not describe themselves."""
+    data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
+    protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
+    out: Path | None = None
+    device: str = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The numbers of each encoder by name (`start`, `task-01`, ..., `encoder`), and where they are."""
+
+    scores: dict[str, Scores]
+    benchmark: str
+    fingerprint: str
+    out: Path
+
+
+def evaluate_saved(request: Request) -> Evaluated:
+    """Results never overwrite those of a run; what is already in `out` is not computed again."""
+    check(request)
+    if request.out is not None:
+        require_writable(request.out)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    device = open_device(request.device)
+    encoders = load_encoders(request)
+    size = next((encoder.image_size for encoder in encoders.values()), None)
+    if isinstance(request.encoder, str) and is_public(request.encoder):
+        size = request.data.image_size or size  # the size of pretraining is a default, not a must
+    benchmark = load_at_size(size, request.data)
+    notice(*benchmark.notices)
+    name = request.baseline
+    if name is not None:
+        encoders = {name: LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name})}
+    benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
+    identity = fingerprint(benchmark, request.protocol, description)
+    # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
+    protocol = request.protocol
+    key = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
+    out = request.out or default_out(request, key)
+    require_writable(out)
+    scores = {name: evaluate_one(name, one, benchmark, protocol, device, out) for name, one in encoders.items()}
+    if request.target is not None and name is not None:
+        add_baseline(request.target, name, scores[name])
+    elif request.target is not None and request.target.is_dir():
+        write_metrics(request, benchmark, scores, identity, out, device)
+    return Evaluated(scores, benchmark.name, identity.hash, out)
+
+
+def evaluate_reference(request: Request, folder: Path) -> dict[str, ReferenceScores]:
+    """The KNN of `observe --reference` on labelled images, of each encoder by name."""
+    if (request.target is None) == (request.encoder is None) or request.baseline is not None:
+        raise UserError("--reference measures a state, run or checkpoint, or --encoder; give one of them.")
+    if request.data.benchmark and request.target is None:
+        raise UserError("give --reference or --benchmark, not both.")
+    device, encoders = open_device(request.device), load_encoders(request)
+    size = request.data.image_size or next(encoder.image_size for encoder in encoders.values())
+    if size is None:
+        raise UserError("the file does not say the size of its images: give --image-size.")
+    reference, scores = read_reference(folder, size), dict[str, ReferenceScores]()
+    notice(*reference.notices)
+    for name, encoder in encoders.items():
+        images, module = ArrayImages(reference.images), encoder.module.eval().to(device)
+        features = embed(module, images, encoder.mean or IMAGENET_MEAN, encoder.std or IMAGENET_STD, device).cpu()
+        scores[name] = score_reference(reference, lambda _, known=features: known, next(iter(scores.values()), None))
+    return scores
+
+
+def run_folder(target: Path) -> Path | None:
+    """The run directory of a target; None for a checkpoint that was copied elsewhere."""
+    if not target.exists():
+        raise UserError(f"{target} does not exist; give a run directory or a checkpoint.")
+    if target.is_dir():
+        if RunDirectory(target).config.exists():
+            return target
+        runs = sorted(path.parent for path in target.glob("*/config.json"))
+        if runs:
+            raise UserError(f"{target} is a folder of {len(runs)} runs; evaluate one of them, such as {runs[0]}.")
+        raise UserError(f"{target} is not a run directory: it has no config.json.")
+    folder = target.parent.parent
+    return folder if RunDirectory(folder).config.exists() else None
+
+
+def check(request: Request) -> None:
+    given = sum(choice is not None for choice in (request.target, request.encoder, request.baseline))
+    of_run = (
+        request.target is not None
+        and request.target.is_dir()
+        and request.baseline is not None
+        and request.encoder is None
+    )
+    if given != 1 and not of_run:
+        raise UserError("give one of: a run or checkpoint, --encoder, --baseline; see osiris evaluate --help.")
+    if not request.data.benchmark and request.target is not None:
+        raise UserError(
+            "this state learns from one folder at a time: give labelled images with --reference FOLDER, or other data "
+            "with --benchmark NAME."
+        )
+    if not request.data.benchmark:
+        raise UserError("choose the data with --benchmark NAME (see osiris list benchmarks).")
+    described = (request.arch, request.prefix, request.stem_padding)
+    if request.encoder is None and any(value is not None for value in described):
+        raise UserError("--arch, --prefix and --stem-padding describe the file of --encoder; leave them out here.")
+
+
+def load_encoders(request: Request) -> dict[str, LoadedEncoder]:
+    """The task checkpoints of a run in order, the one that was named, or the encoder; before any image is loaded."""
+
+    if isinstance(request.encoder, nn.Module):
+        return {"encoder": given_encoder(request.encoder)}
+    if request.encoder is not None:
+        return {"encoder": load_encoder(request.encoder, request.arch, request.prefix, request.stem_padding)}
+    if request.target is None or request.baseline is not None:
+        return {}
+    files = RunDirectory(request.target)
+    paths = [*files.all_weights().values()] if request.target.is_dir() else [request.target]
+    if not paths:
+        raise UserError(f"{request.target} has no task checkpoints yet; they are written after each task.")
+    start = [files.start_weights] if request.target.is_dir() and files.start_weights.exists() else []
+    return {path.stem: load_checkpoint(path) for path in (*start, *paths)}
+
+
+def add_baseline(run: Path, name: str, scores: Scores) -> None:
+    """Keep the accuracies in baselines.json of the run, where reports find them."""
+
+    path = RunDirectory(run).baselines
+    before = read_record(path, Baselines).baselines if path.exists() else {}
+    accuracies = {protocol: one.accuracy for protocol, one in scores.protocols.items()}
+    measured = Baseline(protocols=accuracies, task_level=scores.task_level.accuracy)
+    write_record(path, Baselines(baselines=before | {name: measured}))
+
+
+def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
+    """With images of the size that the encoder was trained on, if its file says so."""
+
+    if size is not None and data.image_size not in (None, size):
+        raise UserError(f"--image-size {data.image_size}: this encoder was trained on images of {size} pixels.")
+    benchmark = load_benchmark(data)
+    if size is None or benchmark.bank.images.shape[1:] == (size, size):
+        return benchmark
+    return load_benchmark(replace(data, image_size=size))
+
+
+def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchmark, dict[str, Any]]:
+    """(the benchmark with the encoder's own channel statistics, the encoder's description for the fingerprint)"""
+    if encoder.mean is None or encoder.std is None or (encoder.mean, encoder.std) == (benchmark.mean, benchmark.std):
+        return benchmark, encoder.description
+    pretrained = "encoder" in encoder.description  # whose normalisation follows from its name
+    statistics = {} if pretrained else {"mean": list(encoder.mean), "std": list(encoder.std)}
+    description = encoder.description | statistics
+    return replace(benchmark, mean=encoder.mean, std=encoder.std), description
+
+
+def evaluate_one(
+    name: str, encoder: LoadedEncoder, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
+) -> Scores:
+    """Numbers of one encoder; taken from `out` if they are there (their file is written last). A module of the user's
+    own is always evaluated: its name does not tell whether its weights have changed."""
+    path = out / f"{name}.json"
+    if path.exists() and "entry" not in encoder.description:
+        return read_record(path, Scores)
+    module = encoder.module.to(device)
+    total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
+    with progress(f"embedding with {name}", total) as ticker:
+        evaluation = evaluate_encoder(module, benchmark, protocol, device, ticker)
+    assert evaluation is not None
+    evaluation.save(out, name, protocol.keep_features)
+    return evaluation.numbers
+
+
+def write_metrics(
+    request: Request,
+    benchmark: Benchmark,
+    scores: dict[str, Scores],
+    identity: Fingerprint,
+    out: Path,
+    device: torch.device,
+) -> None:
+    """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
+    assert request.target is not None
+    config = replace(read_config(request.target), evaluation=request.protocol)
+    method, start = resolve(config.method), scores.get(START)
+    tasks = [one for name, one in scores.items() if name != START]
+    continual = method.stream == "continual" and len(tasks) == benchmark.task_count
+    baseline = None if start is not None else baseline_of(config, benchmark, device)
+    untrained, used = baseline and baseline.protocols, tasks if continual else tasks[-1:]
+    if start is not None:
+        untrained = {name: one.accuracy for name, one in start.protocols.items()}
+    last = next(reversed(scores))
+    compared = {} if start is None else against_start(out, last, benchmark, request.protocol)
+    metrics = build_metrics(
+        method.name,
+        benchmark,
+        config.seed,
+        used,
+        untrained,
+        identity,
+        continual,
+        start=start,
+        against_start=compared,
+    )
+    write_record(RunDirectory(out).metrics, metrics)
+
+
+def default_out(request: Request, identity: str) -> Path:
+    benchmark = "".join(letter if letter.isalnum() else "-" for letter in request.data.benchmark)
+    if request.target is None:
+        named = request.encoder if isinstance(request.encoder, str) else "encoder"
+        name = request.baseline or Path(named).stem.replace(":", "-")
+        return Path("evaluations") / f"{name}-{benchmark}-{identity}"
+    return (run_folder(request.target) or request.target.parent) / "evaluations" / f"{benchmark}-{identity}"

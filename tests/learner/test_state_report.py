@@ -1,0 +1,96 @@
+"""Report and model card of a learner's state: names of episodes, intervals, and no claim that they do not carry."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markupsafe import escape
+from msgspec.structs import replace
+
+from osiris.errors import Stopped
+from osiris.export import export
+from osiris.learner import Learner
+from osiris.report.comparison import comparison_table
+from osiris.report.figures import training
+from osiris.report.figures.unlabelled import reference
+from osiris.report.page import make_report
+from osiris.report.studies import Study, studies
+from osiris.runs.run import load_runs
+from pictures import write_pictures
+from tiny_runs import asked_to_stop, config, train
+
+MONTHS = ("2026-01", "2026-02")
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished episodes, measured on labelled images, and a third one that was interrupted."""
+    root = tmp_path_factory.mktemp("state")
+    for seed, name in enumerate(("cat", "dog")):
+        write_pictures(root / "labelled" / name, 10, seed=20 + seed)
+    learner = Learner(root / "state", "ft", "smoke", image_size=16, memory_size=8, epochs=1, batch_size=8, log_every=1)
+    for number, month in enumerate((*MONTHS, "2026-03")):
+        write_pictures(root / month, 16, seed=number)
+    for month in MONTHS:
+        learner.observe(root / month, reference=root / "labelled")
+    with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
+        learner.observe(root / "2026-03")
+    return root / "state"
+
+
+@pytest.fixture
+def study(state: Path) -> Study:
+    return studies(load_runs([state]))[0][0]
+
+
+def test_axes_have_the_names_of_the_finished_episodes(study: Study) -> None:
+    for make in (reference, training.loss_terms, training.health):
+        made = make(study)
+        assert made is not None
+        axes = made.canvas.axes[0]
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == list(MONTHS), make
+        assert max(float(np.max(line.get_xdata())) for line in axes.lines) <= 2, make
+
+
+@pytest.mark.parametrize(("fell", "said"), [(1, "no significant difference"), (9, "something was forgotten")])
+def test_forgetting_is_claimed_only_where_a_paired_test_carries_it(fell: int, said: str, study: Study) -> None:
+    run = next(iter(study.runs))
+    one, two = run.observations.episodes
+    assert one.reference is not None and two.reference is not None
+    high, low = "1" * 20, "0" * fell + "1" * (20 - fell)
+    best = replace(one.reference, hits=high, accuracy=100.0)
+    last = replace(two.reference, hits=low, accuracy=100 * (20 - fell) / 20)
+    run.__dict__["observations"] = replace(
+        run.observations, episodes=(replace(one, reference=best), replace(two, reference=last))
+    )
+    made = reference(study)
+    assert made is not None and said in made.caption and "has been forgotten" not in made.caption
+    assert "95% interval {:.1f} to {:.1f}".format(*last.interval) in made.caption
+
+
+def test_the_page_is_clean_and_the_card_has_the_accuracy(state: Path, tmp_path: Path) -> None:
+    page = make_report([state], tmp_path / "report").read_text()
+    assert "unknown benchmark" not in page and "Choose from" not in page
+    run = Learner(state).run
+    export(run, tmp_path / "encoder", "safetensors")
+    card, scores = (tmp_path / "encoder" / "README.md").read_text(), run.observations.episodes[-1].reference
+    assert scores is not None and "accuracy was not measured" not in card
+    assert f"KNN accuracy: {scores.accuracy:.1f} % (95% interval" in card
+
+
+def test_a_learner_shows_its_verdict_and_curve_in_a_notebook(state: Path, tmp_path: Path) -> None:
+    shown = Learner(state)._repr_html_()
+    assert str(escape(Learner(state).verdict())) in shown and 'src="data:image/png;base64,' in shown
+    assert "</figure>" in shown
+    new = Learner(tmp_path / "<b>new")._repr_html_()
+    assert "nothing is learned yet" in new and "&lt;b&gt;new" in new
+
+
+def test_a_run_and_a_table_show_their_numbers_in_a_notebook(tmp_path: Path) -> None:
+    metrics = train(config("ft"), tmp_path / "run")
+    assert metrics is not None
+    (run,) = load_runs([tmp_path / "run"])
+    table = comparison_table([run])
+    for shown in (run._repr_html_(), table._repr_html_()):
+        assert f"{metrics['class-agnostic'].A:.1f}" in shown and "<table" in shown
+    assert "data:image/png" in run._repr_html_()

@@ -1,0 +1,137 @@
+"""The mode in which an encoder is trained is ours to set, whatever flags it came with, and the same after a resume."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import osiris
+import tiny_runs
+from osiris.config import Config, with_options
+from osiris.errors import UserError
+from osiris.framework.representations import Average
+from osiris.models.external import encoder_name
+from osiris.models.normalisation import BatchNorm, set_mode
+from osiris.presets import configure
+from osiris.training.engine import Engine
+from osiris.training.schedule import plan_episodes
+from tiny import composed, tiny_benchmark, train
+from tiny_encoders import Normed, seeded
+from tiny_runs import asked_to_stop, benchmark, last_state
+
+OPTIONS = {
+    **{"preset": "smoke", "projector_hidden": 16, "projector_output": 8, "epochs": 1, "memory_size": 12},
+    **{"k": 3, "batch_size": 8, "threads": 1, "device": "cpu", "learning_rate": 0.05},
+}
+
+
+def settings(encoder: nn.Module, method: str = "ft", **options: object) -> Config:
+    given = {name: value for name, value in OPTIONS.items() if name != "preset"}
+    return configure("", "smoke", encoder_name(encoder), {"method": method, "memory_size": 12} | given | options)
+
+
+def engine_of(config: Config, objective: str | None = None) -> Engine:
+    method = composed(config.method.method, objective)
+    return Engine(config, method, tiny_benchmark(), torch.device("cpu"))
+
+
+def train_all(engine: Engine) -> Engine:
+    train(engine, plan_episodes(engine.benchmark, engine.method, engine.config.learning))
+    return engine
+
+
+def moved_statistics(before: nn.Module, after: nn.Module) -> list[str]:
+    kept = before.state_dict()
+    statistics = {name: value for name, value in after.state_dict().items() if "running" in name or "tracked" in name}
+    assert statistics
+    return [name for name, value in statistics.items() if not torch.equal(value, kept[name])]
+
+
+@pytest.mark.parametrize("batch_statistics", [False, True])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_every_layer_gets_the_mode_that_is_asked_for(batch_statistics: bool, dropout: bool) -> None:
+    module = seeded()
+    module.blocks[0].requires_grad_(False)
+    set_mode(module, batch_statistics, dropout)
+    modes = {name: module.get_submodule(name).training for name in ("blocks.0.norm", "blocks.1.norm", "norm")}
+    assert modes == {"blocks.0.norm": False, "blocks.1.norm": batch_statistics, "norm": batch_statistics}
+    assert [module.get_submodule(f"blocks.{index}.drop").training for index in range(2)] == [dropout] * 2
+
+
+@pytest.mark.parametrize("statistics_option", ["frozen", "batch"])
+def test_the_flag_of_a_module_does_not_matter(statistics_option: str) -> None:
+    one, other = (
+        train_all(engine_of(settings(seeded(flag), statistics=statistics_option, merge=1.0))) for flag in (True, False)
+    )
+    expected = other.networks.encoder.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in one.networks.encoder.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"statistics": "batch", "freeze": 1.0, "merge": 1.0}, {"dropout": True}], ids=str
+)
+def test_frozen_statistics_never_move(options: dict[str, Any]) -> None:
+    """Those of a pretrained encoder; and with `--statistics batch` those of the layers that are not trained."""
+    module = seeded()
+    after = train_all(engine_of(settings(module, **options))).networks.encoder
+    assert moved_statistics(module, after) == []
+    weights = dict(module.named_parameters())
+    changed = [name for name, value in after.named_parameters() if not torch.equal(value, weights[name])]
+    assert bool(changed) == ("freeze" not in options)
+
+
+def test_batch_statistics_move_where_they_are_asked_for() -> None:
+    module = seeded()
+    engine = train_all(engine_of(settings(module, statistics="batch", merge=1.0, freeze=0.5)))
+    moved = moved_statistics(module, engine.networks.encoder)
+    assert moved and all(name.startswith("blocks.1.") for name in moved), "the first half of the layers is frozen"
+
+
+@pytest.mark.parametrize(("chosen", "dependent"), [("frozen", False), ("batch", True)])
+def test_averages_and_passes_follow_the_mode(chosen: str, dependent: bool) -> None:
+    config = settings(seeded(), "cla-e", statistics=chosen, merge=1.0, freeze=0.0)
+    engine = engine_of(config, "byol")
+    assert engine.networks.batch_norm == dependent, "two passes of the encoder are for batch statistics"
+    averages = [one for one in engine.model.modules() if isinstance(one, Average)]
+    encoders = [one for one in averages if isinstance(one.network, Normed)]
+    assert len(encoders) >= 2, "f~ of byol and of cla-e"
+    for one in encoders:
+        modes = [layer.training for layer in one.network.modules() if isinstance(layer, BatchNorm)]
+        assert modes == [dependent] * 3
+    if dependent:
+        with pytest.raises(UserError, match="micro-batch"):
+            engine_of(with_options(config, {"micro_batch": 4}))
+    else:
+        assert train_all(engine_of(with_options(config, {"micro_batch": 4}))).memory.filled == 12
+
+
+def test_gradients_do_not_depend_on_micro_batches_with_frozen_statistics() -> None:
+    whole, pieces = (
+        train_all(engine_of(settings(seeded(), "osiris-d", micro_batch=size))).networks.encoder.state_dict()
+        for size in (None, 4)
+    )
+    torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_is_off_unless_asked_for() -> None:
+    engine = engine_of(settings(seeded()))
+    images = torch.randn(4, 3, 8, 8)
+    assert torch.equal(engine.networks.encoder(images), engine.networks.encoder(images))
+    active = engine_of(settings(seeded(), dropout=True)).networks.encoder
+    assert not torch.equal(active(images), active(images))
+
+
+@pytest.mark.parametrize("options", [{}, {"statistics": "batch", "merge": 1.0}, {"dropout": True}], ids=str)
+@pytest.mark.usefixtures("signals_arrive")
+def test_the_mode_is_the_same_after_a_resume(options: dict[str, Any], tmp_path: Path) -> None:
+    """A run stops in the middle of its second episode."""
+    given = OPTIONS | options
+    for name in ("whole", "resumed"):
+        if name == "resumed":
+            with asked_to_stop(1, 1), pytest.raises(osiris.errors.Stopped):
+                osiris.train("osiris-d", benchmark(), encoder=seeded(), out=tmp_path / name, **given)
+        osiris.train("osiris-d", benchmark(), encoder=seeded(name == "whole"), out=tmp_path / name, **given)
+    tiny_runs.assert_same_run(tmp_path / "whole", tmp_path / "resumed")
+    assert last_state(tmp_path / "whole") == last_state(tmp_path / "resumed")
