@@ -95,6 +95,14 @@ def test_offline_at_equal_work_does_the_encoder_passes_of_osiris_d(tasks: int) -
         find_method("osiris-d/equal-work")
 
 
+def test_a_continual_method_at_equal_work_has_more_steps_after_the_first_task() -> None:
+    """er++ embeds X and Y; osiris-d also embeds X with f*, forward only: 10.5 and 12.5 passes."""
+    er, osiris_d = find_method("er++/equal-work"), find_method("osiris-d")
+    assert later_cost(er).work == pytest.approx(later_cost(osiris_d).work) == 12.5
+    first, *later = episodes(tiny_benchmark(3, 240), er, 2, 10)
+    assert first.steps == 48 and [episode.steps for episode in later] == [round(48 * 12.5 / 10.5)] * 2
+
+
 def test_too_few_images_are_refused() -> None:
     with pytest.raises(UserError, match="learning needs at least 4"):
         episodes(tiny_benchmark(2, 3), FT, 1, 4)

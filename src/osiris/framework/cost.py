@@ -67,10 +67,9 @@ def total_cost(costs: Mapping[str, Cost]) -> Cost:
 
 @cache
 def later_cost(method: Method) -> Cost:
-    """Of a step from the second task on."""
-    if method.stream == "continual":
-        return total_cost(measure_cost(method))
-    return Cost(FT.forward * method.length, FT.backward * method.length)
+    """Of an image from the second task on, in each epoch."""
+    cost = total_cost(measure_cost(method)) if method.stream == "continual" else FT
+    return Cost(cost.forward * method.length, cost.backward * method.length)
 
 
 def throughput(rates: Sequence[float]) -> float:

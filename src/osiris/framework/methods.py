@@ -71,7 +71,7 @@ class Method:
     stream: Stream = "continual"
     """`joint`: all tasks shuffled together; `first-task`: the first task alone; both for as many steps."""
     length: float = 1.0
-    """Steps of a stream that is not continual for each step of a continual run in its later tasks."""
+    """Steps in the later tasks, as a multiple of what the epochs give."""
     name: str = ""
 
     def __or__(self, part: Part) -> Method:
@@ -188,14 +188,11 @@ def _renormalised(method: Method) -> Method:
     return replace(method, cross_weight=0.5 if method.past else 1.0, past_weight=0.5 if method.cross else alone)
 
 
-OSIRIS_D_WORK = 25 / 12
-"""Encoder work of osiris-d after the first task, as a multiple of ft's: two views of X and 3/4 as many of Y forward and
-backward (a backward pass counts as two forward passes), two of X through f*: (3 * 3.5 + 2) / (3 * 2)."""
-
-
 def _equal_work(method: Method) -> Method:
-    """offline with as much encoder work as osiris-d, instead of as many steps."""
-    return method if method.stream == "continual" else replace(method, length=OSIRIS_D_WORK)
+    """As much encoder work as osiris-d in the later tasks, by more steps."""
+    from osiris.framework.cost import later_cost  # which imports this module
+
+    return replace(method, length=later_cost(OSIRIS_D).work / later_cost(method).work)
 
 
 ABLATIONS = {
@@ -206,7 +203,7 @@ ABLATIONS = {
     "equal-work": _equal_work,
 }
 """`osiris-d/no-cross` and so on. The remaining role keeps weight 1/2; `/renormalised` makes the weights sum to 1.
-`offline/equal-work` trains for as much encoder work as osiris-d; plain `offline` for as many steps."""
+`NAME/equal-work` learns from the later tasks for as much encoder work as osiris-d, not for as many steps."""
 
 
 def find_method(name: str) -> Method:

@@ -63,7 +63,7 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
 
 def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig) -> list[Episode]:
     """`continual`: one episode per task. `joint` and `first-task`: one episode with the steps of the whole continual
-    run, or with `length` times the steps of its later tasks.
+    run. Each has `length` times the steps in the later tasks.
 
     A task with fewer images than a batch is one batch.
     """
@@ -78,15 +78,16 @@ def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig
                 f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or remove "
                 "it."
             )
-    steps = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
+    usual = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
     if method.stream == "continual":
         contents = benchmark.contents or [_content(str(task + 1), count) for task, count in enumerate(counts)]
+        steps = [usual[0], *(round(method.length * number) for number in usual[1:])]
         return [
             Episode(task, contents[task], count, steps[task], min(learning.batch_size, count), _part(benchmark, task))
             for task, count in enumerate(counts)
         ]
     joint, name = method.stream == "joint", "all tasks" if method.stream == "joint" else "task 1 alone"
-    count, length = len(benchmark.train) if joint else counts[0], steps[0] + round(method.length * sum(steps[1:]))
+    count, length = len(benchmark.train) if joint else counts[0], usual[0] + round(method.length * sum(usual[1:]))
     images = benchmark.train.images if joint else _part(benchmark, 0)
     content = _content(name, count, hashlib.sha256(repr(benchmark.contents).encode()).hexdigest()[:16])
     return [Episode(0, content, count, length, min(learning.batch_size, count), images)]
