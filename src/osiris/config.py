@@ -65,7 +65,7 @@ class LearningConfig:
     merge: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """At the end of an episode the encoder becomes this share of what was learned, plus the rest of what it was before
     (1: only what was learned). From the second episode on, with a pretrained encoder from the first. Pretrained:
-    0.4."""
+    0.25."""
 
 
 @dataclass(frozen=True)
