@@ -205,7 +205,7 @@ def reference(study: Study) -> Figure | None:
         }
         every[1].set_xticks(np.arange(len(x)) + 0.5, list(named.values()))
         every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
-    best = max(scores, key=lambda one: one.accuracy)
+    best = max(reversed(scores), key=lambda one: one.accuracy)
     each = last.images / len(last.classes)
     below, above = wilson(0.5, round(each))
     said = [f"The start had {start.accuracy:.1f}% ({change})."] if start is not None else []
