@@ -1,11 +1,15 @@
-"""Every script in examples/ that trains with osiris runs at smoke size. The one that does not: test_one_page.py."""
+"""Every script in examples/ that trains with osiris runs at smoke size. The one that does not: test_one_page.py. The
+notebook runs on a few images."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from make_notebook import code_cells, outputs_of, run_cell
 
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_steps.ipynb"
 ALONE = "osiris_d_on_one_page"
 EXAMPLES = [path for path in sorted((Path(__file__).parents[1] / "examples").glob("*.py")) if path.stem != ALONE]
 
@@ -16,3 +20,16 @@ def test_example(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(sys, "argv", [str(script), "smoke"])
     runpy.run_path(str(script), run_name="__main__")
     assert list(tmp_path.glob("runs/*/metrics.json")) and capsys.readouterr().out
+
+
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells run; a run, a table and a learner show themselves, with pictures."""
+    monkeypatch.chdir(tmp_path)
+    text, names, made = NOTEBOOK.read_text(encoding="utf-8"), {}, []
+    assert len(text) < 300_000 and text.count("per_class = 50") == 1
+    for number, cell in enumerate(code_cells(json.loads(text)), 1):
+        source = "".join(cell["source"]).replace("per_class = 50", "per_class = 6")
+        made.append(json.dumps(outputs_of(run_cell(source, names), number)))
+    run, table, learner, features = made
+    assert "<table" in run and "data:image/png" in run and "<table" in table
+    assert "labelled images:" in learner and "data:image/png" in learner and "(1, " in features

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
@@ -45,13 +46,14 @@ def duration(seconds: float) -> str:
 
 
 class Display:
-    """Named rows with a bar and a text each: live in a terminal, otherwise one plain line every `every` seconds."""
+    """Named rows with a bar and a text each: live in a terminal, and in Jupyter with ipywidgets; otherwise one plain
+    line every `every` seconds."""
 
     def __init__(self, every: float = 10.0, transient: bool = False) -> None:
         self.every, self.live = every, None
         self.rows: dict[str, object] = {}
         self.last = time.monotonic()
-        if messages.is_terminal:
+        if messages.is_terminal or (messages.is_jupyter and find_spec("ipywidgets") is not None):
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
             columns = (

@@ -37,6 +37,13 @@ def build():
 
 module = build()
 number = 3
+
+
+def loaded():
+    # With the weights of `module`.
+    network = build()
+    network.load_state_dict(module.state_dict())
+    return network
 """
 
 
@@ -131,22 +138,38 @@ def test_entries_that_are_no_encoders(here: Path, arrays: str, capsys: pytest.Ca
     assert not PYTHON_ENTRY.fullmatch("../x:y") and not PYTHON_ENTRY.fullmatch("x:y.z") and str(here) not in sys.path
 
 
-def test_a_state_of_an_own_encoder_on_the_command_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """observe, status, embed, search, export and report."""
+def write_photos(here: Path) -> None:
     images, _, tasks = pictures(3, seed=3)
     for number, (image, task) in enumerate(zip(images, tasks)):
         (here / "photos" / str(task)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.transpose(1, 2, 0)).save(here / "photos" / str(task) / f"{number}.png")
+
+
+SMALL = ("--preset", "smoke", "--epochs", "1", "--memory-size", "8", "--image-size", "16", "--freeze", "0", "--quiet")
+
+
+def test_a_function_that_loads_weights_starts_a_state_without_a_word_of_torch(
+    here: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    write_photos(here)
+    own = ["--encoder", "nets:loaded", "--pretrained"]
+    assert cli.main(["observe", "state", "photos/0", *own, *SMALL]) == 0
+    assert read_config(Path("state")).pretrained
+    assert not [one for one in recwarn if "non-meta" in str(one.message)]
+
+
+def test_a_state_of_an_own_encoder_on_the_command_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """observe, status, embed, search, export and report."""
+    write_photos(here)
     own = ["--encoder", "nets:module"]
 
     def new(*command: str) -> int:
         forget(monkeypatch, here)
         return cli.main(list(command))
 
-    given = ["--preset", "smoke", "--epochs", "1", "--memory-size", "8", "--image-size", "16", "--quiet"]
-    assert new("observe", "state", "photos/0", *own, *given, "--freeze", "0") == 0
+    assert new("observe", "state", "photos/0", *own, *SMALL) == 0
     assert new("observe", "state", "photos/1", "--quiet") == 2
     assert "own:module" in error_of(capsys)
     assert new("observe", "state", "photos/1", *own, "--quiet") == 0

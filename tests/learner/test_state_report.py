@@ -12,7 +12,7 @@ from osiris.export import export
 from osiris.learner import Learner
 from osiris.report.comparison import comparison_table
 from osiris.report.figures import training
-from osiris.report.figures.unlabelled import reference
+from osiris.report.figures.unlabelled import below_start, reference
 from osiris.report.page import make_report
 from osiris.report.studies import Study, studies
 from osiris.runs.run import load_runs
@@ -66,6 +66,20 @@ def test_forgetting_is_claimed_only_where_a_paired_test_carries_it(fell: int, sa
     made = reference(study)
     assert made is not None and said in made.caption and "has been forgotten" not in made.caption
     assert "95% interval {:.1f} to {:.1f}".format(*last.interval) in made.caption
+
+
+@pytest.mark.parametrize(("right", "worse"), [(0, False), (20, True)])
+def test_the_start_is_a_line_and_a_warning_where_it_was_better(right: int, worse: bool, study: Study) -> None:
+    run = study.runs[0]
+    last = run.observations.episodes[-1].reference
+    assert last is not None and run.observations.start is None and not below_start(study)
+    hits = "1" * right + "0" * (20 - right)
+    start = replace(last, hits=hits, accuracy=5.0 * right)
+    run.__dict__["observations"] = replace(run.observations, start=start)
+    made = reference(study)
+    assert made is not None and f"The start had {start.accuracy:.1f}%" in made.caption
+    assert start.accuracy in [float(np.min(line.get_ydata())) for line in made.canvas.axes[0].lines]
+    assert ("ft, seed 0: labelled" in below_start(study)) is worse
 
 
 def test_the_page_is_clean_and_the_card_has_the_accuracy(state: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 from msgspec.structs import replace
 from rich.console import Console
 from torch import nn
 
 import osiris
+from osiris.cli import main
 from osiris.commands import metrics_table
 from osiris.config import with_options
 from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
 from osiris.errors import UserError
-from osiris.evaluation.scores import Comparison
+from osiris.evaluation.scores import Comparison, write_record
 from osiris.files import load_tensors, save_tensors
 from osiris.framework.representations import Average
 from osiris.models.external import encoder_name
+from osiris.report.page import make_report
+from osiris.report.studies import levels
+from osiris.report.tables import Number
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.run import expected_normalisation
@@ -94,10 +100,51 @@ def test_tables_show_the_start_and_what_was_gained(run: osiris.Run) -> None:
     output = Console(file=io.StringIO(), width=200)
     output.print(metrics_table([run.metrics]))
     printed = output.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    overall = run.metrics["class-agnostic"].overall
-    assert "start" in printed and "untrained" not in printed and "G ↑" in printed and str(overall) in printed
-    table = osiris.compare(run).text()
-    assert "start" in table and "untrained" not in table
+    gain = run.metrics["class-agnostic"].gain
+    assert "start" in printed and "untrained" not in printed and "G ↑" in printed and gain and gain in printed
+    protocol, table = run.metrics["class-agnostic"], osiris.compare(run)
+    assert "start" in table.text() and "untrained" not in table.text()
+    gained = [column.name for column in table.columns].index("G")
+    assert table.rows[0][gained] == Number(None) and table.rows[1][gained] == Number(protocol.G)
+
+
+def test_runs_from_several_starts_have_no_common_level(run: osiris.Run, scratch: osiris.Run) -> None:
+    protocol = run.metrics["class-agnostic"]
+    other = replace(protocol, random_baseline=[0.0] * TASKS)
+    moved = osiris.Run(run.path, replace(run.metrics, protocols={"class-agnostic": other}, seed=1))
+    assert levels([run, run], "class-agnostic") == {"start": protocol.untrained}
+    assert levels([run, moved], "class-agnostic") == {}
+    assert list(levels([run, scratch], "class-agnostic")) == ["start", "untrained encoder"]
+
+
+@pytest.mark.parametrize("run", ["own"], indirect=True)
+def test_pages_and_status_show_the_start_and_where_it_was_better(
+    run: osiris.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run.path, copy)
+
+    def change(difference: float) -> Any:
+        one = Comparison(difference=difference, p=0.0001, images=24)
+        every = run.metrics.protocols.items()
+        protocols = {name: replace(each, overall=one, against_start=[None, one, None]) for name, each in every}
+        write_record(copy / "metrics.json", replace(run.metrics, protocols=protocols))
+        assert main(["status", str(copy)]) == 0 and main(["compare", str(copy)]) == 0
+        return capsys.readouterr()
+
+    printed = change(20.0)
+    assert "significantly" not in printed.out + printed.err
+    printed = change(-20.0)
+    worse = "osiris-d, seed 0: all tasks (-20.0, p < 0.001), task 2 (class 2, class 3) (-20.0, p < 0.001)"
+    assert f"significantly worse than the start: {worse}" in printed.out.replace("\n", " "), "of compare"
+    assert f"class-agnostic KNN: A {run.metrics['class-agnostic'].A:.1f}, start " in printed.out
+    assert "significantly worse than its start on all tasks" in printed.err.replace("\n", " ")
+    page = make_report([copy], tmp_path / "report").read_text()
+    head, body = page.split("</header>")
+    assert "</span>start</span>" in head and "untrained" not in page and "<dt>G</dt>" in body and '"n">G ' in body
+    assert f"<b>Significantly worse than the start:</b> {escape(worse)}. Use the start" in body
+    overview = next((tmp_path / "report" / "figures").glob("*-overview.svg")).read_text()
+    assert "start is " in overview or "start lowest" in overview, "a row of the figure"
 
 
 def test_a_scratch_run_has_no_start(scratch: osiris.Run) -> None:

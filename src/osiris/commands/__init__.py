@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from osiris.errors import UserError
+from osiris.evaluation.config import METRICS
 
 if TYPE_CHECKING:
     from osiris.runs.records import RunMetrics
@@ -109,8 +110,8 @@ def metrics_table(runs: list[RunMetrics]) -> Table:
         if untrained is not None:
             table.add_row(first.reference_name, protocol, number(untrained), *["-"] * (4 + len(gain)))
         for metrics in runs:
-            numbers, overall = map(number, metrics[protocol].values().values()), metrics[protocol].overall
-            change = [] if not gain else ["-"] if overall is None else [str(overall)]
-            table.add_row(escape(metrics.method), protocol, *numbers, *change)
+            values = metrics[protocol].values()
+            change = [metrics[protocol].gain or "-"] if gain else []
+            table.add_row(escape(metrics.method), protocol, *(number(values[name]) for name in METRICS), *change)
         table.add_section()
     return table

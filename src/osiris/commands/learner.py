@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.table import Table
 from tyro.conf import Positional
 
-from osiris.console import console, notice, printable, say
+from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 
@@ -35,7 +35,7 @@ def observe_command(
     keep_tasks: int | None = None,
     reference: Path | None = None,
     only_if_better: bool = False,
-    pretrained: bool | None = None,
+    pretrained: bool = False,
     merge: float | None = None,
     freeze: float | None = None,
     normalise: str | None = None,
@@ -78,7 +78,7 @@ def observe_command(
         reference: Labelled images, one subfolder per class, that are not learned from: KNN on them after every
             episode, also in later calls. `osiris report STATE` shows it.
         only_if_better: Keep the encoder from before the episode if the labelled images get significantly worse.
-        pretrained: Only for a new state: whether the function of --encoder returns an encoder that has learned before.
+        pretrained: Only for a new state: the function of --encoder returns an encoder that has learned before.
         merge: Only for a new state: how much of what an episode taught is kept (docs/encoders.md).
         freeze: Only for a new state: the part of the encoder's layers that is not trained.
         normalise: Only for a new state: how images are normalised for the encoder.
@@ -99,7 +99,7 @@ def observe_command(
     from osiris.learner import Learner
     from osiris.learner.episodes import episodes_in
 
-    options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained}
+    options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
     learner = Learner(state, method, preset, seed, _typed(encoder), **given)
@@ -327,6 +327,12 @@ def status_command(state: Positional[Path]) -> None:
     if health is not None:
         text = f"features: {health.dimension} numbers; effective rank {health.effective_rank:.1f}, spread "
         say(f"{text}{health.spread:.2f}, over the images that the last episode was evaluated on")
+        metrics = learner.metrics
+        for name, numbers in metrics.protocols.items():
+            if numbers.gain is not None:
+                say(f"{name} KNN: A {numbers.A:.1f}, start {numbers.untrained:.1f}, G {numbers.gain}")
+        if metrics.harm:
+            warn(metrics.harm)
     if status["observations"].episodes:
         say(learner.verdict())
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from osiris.errors import UserError
-from osiris.evaluation.statistics import wilson
+from osiris.evaluation.statistics import format_p, wilson
 from osiris.files import write_json
 
 SIGNIFICANT = 0.05
@@ -109,7 +109,7 @@ class Comparison(Record, frozen=True, kw_only=True):
         return self.p < SIGNIFICANT
 
     def __str__(self) -> str:
-        return f"{self.difference:+.1f}, {'p < 0.001' if self.p < 0.001 else f'p = {self.p:.3f}'}"
+        return f"{self.difference:+.1f}, {format_p(self.p)}"
 
 
 class ReferenceScores(Record, frozen=True, kw_only=True):

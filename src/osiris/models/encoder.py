@@ -5,6 +5,7 @@ Parameter names are those of timm's and torchvision's resnet18 (conv1, bn1, laye
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -109,8 +110,9 @@ class _NoInitialValues(TorchFunctionMode):
 @contextmanager
 def without_memory() -> Iterator[None]:
     """Modules built inside have shapes but no values. On the meta device alone, drawing initial values imports the
-    compiler of torch, which takes two seconds."""
-    with torch.device("meta"), _NoInitialValues():
+    compiler of torch, which takes two seconds, and loading weights warns about each of them."""
+    with warnings.catch_warnings(), torch.device("meta"), _NoInitialValues():
+        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter", UserWarning)
         yield
 
 

@@ -16,7 +16,7 @@ from osiris.evaluation.config import METRICS
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.published import REFERENCES
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
-from osiris.report.studies import Study
+from osiris.report.studies import Study, below_start, levels
 from osiris.report.style import base_name, order_of
 from osiris.report.tables import Column, Number, Table
 from osiris.runs.run import Run
@@ -110,16 +110,22 @@ def comparison_table(
     baselines = {}
     for run in runs if with_baselines else ():
         baselines |= run.baseline_accuracies(protocol)
+    baselines |= levels(runs, protocol) if with_baselines else {}
     above = [Row(name, {"A": Sample(value, None, 1)}, "baseline", ranked=False) for name, value in baselines.items()]
     notes = [OVER_SEEDS, *_test_notes(rows, best)]
     if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
         notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
-    notes += [f"{', '.join(baselines)}: KNN on features that were not learned"] if baselines else []
+    notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
+    gained = any("G" in row.samples for row in rows)
+    notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
+    worse = below_start(runs, protocol)
+    notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.settings()}"] if paper else []
     about = runs[0].metrics.fingerprint
     knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
     title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
-    return number_table(title, METRICS, [*above, *rows], (*notes, *config_differences(runs)))
+    metrics = (*METRICS, "G") if gained else METRICS
+    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)))
 
 
 def check(runs: Sequence[Run]) -> None:

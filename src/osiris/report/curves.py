@@ -1,6 +1,6 @@
 """Curves through training: the accuracies of one run, and the mean over the seeds of a method.
 
-The horizontal axis counts tasks: 0 is the untrained encoder, t the end of task t, t + 0.5 the middle of the next one.
+The horizontal axis counts tasks: 0 is the start of training, t the end of task t, t + 0.5 the middle of the next one.
 """
 
 from __future__ import annotations

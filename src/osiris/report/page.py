@@ -24,20 +24,28 @@ from osiris.report.claims_section import claims_section, scale_of
 from osiris.report.figure import theme
 from osiris.report.figures import accuracy, images, representation, training, unlabelled
 from osiris.report.overfitting import overfitting_points
-from osiris.report.studies import Study, seeds_of, studies
-from osiris.report.style import SETTINGS, UNTRAINED
+from osiris.report.studies import Study, below_start, seeds_of, studies
+from osiris.report.style import SETTINGS
 from osiris.report.tables import Number
 from osiris.report.writer import Item, ReportWriter, Section, render
 from osiris.runs.run import load_runs
+
+AT_CHANCE = (
+    "the encoder does not tell images apart better than one that gives every image the same embedding. Train for more "
+    "epochs, raise the learning rate, or check that the images are not all alike."
+)
+USE_THE_START = "Use the start, or a lower --merge or --learning-rate."
 
 
 def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     """Class-agnostic: the KNN chooses among all classes, so tasks must not overlap. Task-aware: it is told the task and
     chooses among its classes alone. All numbers are percent."""
+    if worse := below_start(study.main, study.protocols[0]):
+        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
     yield accuracy.overview(study)
     for protocol in study.protocols:
         yield protocol, comparison.main_table(study, protocol)
-    yield render("letters.html")
+    yield render("letters.html", start=any(run.metrics.start is not None for run in study.main))
 
 
 def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
@@ -52,6 +60,8 @@ def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator
     """Measured after each episode, on labelled images if there are any and on the images of the memory."""
     if not unlabelled.states(study):
         return
+    if worse := unlabelled.below_start(study):
+        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
     yield unlabelled.reference(study)
     yield unlabelled.movement(study)
     yield unlabelled.memory_neighbours(study)
@@ -64,7 +74,8 @@ def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]
     """Every point is measured with the encoder of that moment."""
     stuck = [run.label for run in study.main if run.steps_logged and training.at_chance(run)]
     if stuck:
-        yield render("warning.html", labels=list(dict.fromkeys(stuck)))
+        head = f"The loss of {', '.join(dict.fromkeys(stuck))} ended at chance:"
+        yield render("warning.html", head=head, text=AT_CHANCE)
     if study.protocols:
         yield accuracy.through_training(study)
         yield accuracy.method_by_method(study)
@@ -255,11 +266,10 @@ def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
         return [], ""
     protocol = study.protocols[0]
     values = {label: study.final(label, protocol) for label in study.by_label}
-    untrained = study.untrained(protocol)
     numbers = {label: Number(mean(group), deviation(group)) for label, group in values.items()}
     ranked = sorted(numbers, key=lambda label: float("inf") if (a := numbers[label].mean) is None else -a)
     chosen = [label for label in ranked if label in ranked[:3] or label in ("ft", "osiris-d", "offline")]
     cards = [(label, numbers[label]) for label in reversed(chosen)]
-    cards = [(UNTRAINED, Number(untrained)), *cards] if untrained is not None else cards
+    cards = [*((name, Number(level)) for name, level in study.levels(protocol).items()), *cards]
     basis = f"{protocol} KNN, {seeds_of(study.main)}"
     return cards, f"Overall accuracy A after the last task on {study.benchmark}, {basis}."

@@ -28,6 +28,8 @@ TASK_NAME = 30
 """Longest name of a task in a figure, in characters."""
 EPISODE_NAME, MOST_NAMES = 12, 12
 """The same on an axis, and how many names an axis has room for."""
+SAME_LEVEL = 0.5
+"""Points by which the same untrained encoders may differ between machines."""
 
 
 class Study:
@@ -69,9 +71,25 @@ class Study:
         """A of every seed of a method that has one."""
         return [value for run in self.by_label[label] if (value := run.metrics[protocol].A) is not None]
 
-    def untrained(self, protocol: str) -> float | None:
-        """A of untrained encoders."""
-        return self.main[0].metrics[protocol].untrained
+    def levels(self, protocol: str) -> dict[str, float]:
+        """A of untrained encoders, or of the pretrained start, by name."""
+        return levels(self.main, protocol)
+
+
+def levels(runs: Iterable[Run], protocol: str) -> dict[str, float]:
+    """A of the encoders before they learned anything: `untrained encoder`, `start`. Starts that differ have no level in
+    common, and are left out."""
+    known: dict[str, list[float]] = {}
+    for run in runs:
+        if (value := run.metrics[protocol].untrained) is not None:
+            known.setdefault(run.metrics.reference_name, []).append(value)
+    return {name: values[0] for name, values in known.items() if max(values) - min(values) < SAME_LEVEL}
+
+
+def below_start(runs: Iterable[Run], protocol: str) -> str:
+    """`osiris-d, seed 0: all tasks (-3.1, p = 0.004)`, of each run that is significantly below its start."""
+    worse = [(run, run.metrics.below_start(protocol)) for run in runs]
+    return "; ".join(f"{run.label}, seed {run.seed}: {', '.join(places)}" for run, places in worse if places)
 
 
 def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:

@@ -24,7 +24,7 @@ from osiris.evaluation.scores import (
     Scores,
     read_record,
 )
-from osiris.evaluation.statistics import mean
+from osiris.evaluation.statistics import format_p, mean
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
@@ -50,7 +50,14 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     """The same over all tasks."""
 
     def values(self) -> dict[str, float | None]:
-        return {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T}
+        return {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T, "G": self.G}
+
+    @property
+    def gain(self) -> str | None:
+        """G and its p: `+1.2, p = 0.040`."""
+        if self.G is None:
+            return None
+        return f"{self.G:+.1f}" + ("" if self.overall is None else f", {format_p(self.overall.p)}")
 
     @property
     def untrained(self) -> float | None:
@@ -95,17 +102,21 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     def harm(self) -> str | None:
         """One sentence where the run is significantly below its start; None if it is not."""
         name = next(iter(self.protocols), None)
-        if name is None or self.protocols[name].overall is None:
-            return None
-        protocol = self.protocols[name]
-        parts = zip(["all tasks", *self.task_names], [protocol.overall, *(protocol.against_start or ())])
-        worse = [f"{place} ({one})" for place, one in parts if one and one.significant and one.difference < 0]
+        worse = [] if name is None else self.below_start(name)
         if not worse:
             return None
         return (
             f"the encoder is significantly worse than its start on {', '.join(worse)}, {name}. Use the start, or a "
             "lower --merge or --learning-rate."
         )
+
+    def below_start(self, protocol: str) -> list[str]:
+        """Where the run is significantly below its start: `all tasks (-3.1, p = 0.004)`, and single tasks."""
+        numbers = self.protocols[protocol]
+        if numbers.overall is None:
+            return []
+        parts = zip(["all tasks", *self.task_names], [numbers.overall, *(numbers.against_start or ())])
+        return [f"{place} ({one})" for place, one in parts if one and one.significant and one.difference < 0]
 
     def __getitem__(self, protocol: str) -> ProtocolMetrics:
         if protocol not in self.protocols:

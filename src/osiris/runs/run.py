@@ -157,12 +157,10 @@ class Run:
         return task + part if self.continual else self.task_count * part
 
     def baseline_accuracies(self, protocol: str) -> dict[str, float]:
-        """A of features that were not learned, under one protocol: the untrained encoder, and what
-        `osiris evaluate RUN --baseline NAME` measured."""
+        """A of features that were not learned, under one protocol: from `osiris evaluate RUN --baseline NAME`."""
         path = self.files.baselines
         measured = read_record(path, Baselines).baselines if path.exists() else {}
         accuracies = {harmless(name): mean(one.protocols.get(protocol, [])) for name, one in measured.items()}
-        accuracies[self.metrics.reference_name] = self.metrics[protocol].untrained
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
     @cached_property

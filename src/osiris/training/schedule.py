@@ -75,8 +75,8 @@ def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig
             grows = benchmark.name == EPISODES
             name = benchmark.task_names[task] if grows else f"task {task + 1} of {benchmark.name}"
             raise UserError(
-                f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or remove "
-                "it."
+                f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or leave "
+                "it out."
             )
     usual = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
     if method.stream == "continual":

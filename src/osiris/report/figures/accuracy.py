@@ -16,7 +16,7 @@ from osiris.report.benchmark_images import Source
 from osiris.report.curves import Course, accuracy_matrix, class_accuracy
 from osiris.report.figure import Figure, add_legend, figure, panels
 from osiris.report.studies import NORMS, Study
-from osiris.report.style import GRID, INK, METHODS, MUTED, UNTRAINED, legend_of, order_of, style_of
+from osiris.report.style import GRID, INK, MUTED, legend_of, order_of, style_of
 
 MATRIX_CELLS = 12
 """Accuracy matrices up to this size show their numbers."""
@@ -31,8 +31,7 @@ def overview(study: Study) -> Figure:
     sentences = []
     for axes, protocol in zip(every, study.protocols):
         finals = [(label, study.final(label, protocol)) for label in study.by_label]
-        untrained = study.untrained(protocol)
-        finals += [] if untrained is None else [(UNTRAINED, [untrained])]
+        finals += [(name, [level]) for name, level in study.levels(protocol).items()]
         ranked = sorted((row for row in finals if row[1]), key=lambda row: -fmean(row[1]))
         for row, (label, values) in enumerate(ranked):
             _ranked_row(axes, row, label, values)
@@ -69,11 +68,11 @@ def through_training(study: Study) -> Figure:
     canvas, every = panels(len(study.protocols), 2, 5.5, 2.9)
     for axes, protocol in zip(every, study.protocols):
         draw.curves(axes, draw.course_curves(study.plain, protocol, Course.overall))
-        _untrained_level(axes, study, protocol)
+        _levels(axes, study, protocol)
         draw.task_axis(axes, study.task_count, study.environments)
         draw.percent_axis(axes)
         axes.set_title(f"{protocol} KNN")
-    add_legend(canvas, legend_of(study.plain, untrained=study.untrained(study.protocols[0]) is not None))
+    add_legend(canvas, legend_of([*study.plain, *study.levels(study.protocols[0])]))
     at_once = any(not runs[0].continual for runs in study.plain.values())
     lines = "Level lines are methods that do not learn task by task. " if at_once else ""
     changes = draw.environment_starts(study.environments)
@@ -81,16 +80,15 @@ def through_training(study: Study) -> Figure:
     return Figure(canvas, study.plain, _all_protocols(study), lines=lines, dashes=dashes)
 
 
-def _untrained_level(axes: Axes, study: Study, protocol: str) -> None:
-    level = study.untrained(protocol)
-    if level is not None:
-        axes.axhline(level, linewidth=1.2, **METHODS[UNTRAINED].line)
+def _levels(axes: Axes, study: Study, protocol: str) -> None:
+    for name, level in study.levels(protocol).items():
+        axes.axhline(level, linewidth=1.2, **style_of(name).line)
 
 
 @figure("accuracy-methods", "Accuracy through training, method by method")
 def method_by_method(study: Study) -> Figure | None:
     """Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other
-    methods, the dotted line is the untrained encoder. Horizontal: tasks learned; vertical: accuracy in percent."""
+    methods, the level line is the {level}. Horizontal: tasks learned; vertical: accuracy in percent."""
     protocol = study.protocols[0]
     lines = draw.course_curves(study.plain, protocol, Course.overall)
     moving = {label: line for label, line in lines.items() if len(line.x) > 1}
@@ -101,10 +99,10 @@ def method_by_method(study: Study) -> Figure | None:
         for other in moving.values():
             axes.plot(other.x, other.mean, color=GRID, linewidth=1)
         draw.curve(axes, line, style_of(label), within=draw.PERCENT)
-        _untrained_level(axes, study, protocol)
+        _levels(axes, study, protocol)
         draw.task_axis(axes, study.task_count, label=False)
         axes.set_title(label)
-    return Figure(canvas, moving, f"{protocol} KNN")
+    return Figure(canvas, moving, f"{protocol} KNN", level=" or the ".join(study.levels(protocol)) or "start")
 
 
 @figure("trade-off", "Plasticity, consolidation and stability")  # Fig. 3a
