@@ -75,7 +75,8 @@ class State:
     settings: dict[str, Any]
     """The config, flat, without what may change."""
     episodes: list[TaskContent]
-    """All episodes so far, and the one that is being learned."""
+    """All that are known: those that are learned, the one that is being learned, and with `osiris train` those to
+    come."""
     planned: Annotated[int, Meta(ge=1, le=LARGEST)]
     """The number of episodes that were known when the run was opened: the weight of ewc depends on it."""
     mean: tuple[float, float, float]
@@ -86,7 +87,7 @@ class State:
 
     @property
     def unfinished(self) -> TaskContent | None:
-        """The episode that was interrupted."""
+        """The first known episode that is not learned: the one that was interrupted, or (`osiris train`) the next."""
         return self.episodes[self.position.task] if self.position.task < len(self.episodes) else None
 
     @property

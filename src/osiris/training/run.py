@@ -262,6 +262,7 @@ class Training:
                     self._enter("evaluate")
         processes.on_first(self._write_weights, self.directory.weights(episode.task), episode.task)
         self._evaluate(task_name(episode.task), episode)
+        self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
 
