@@ -23,6 +23,7 @@ from torch import Tensor
 from osiris.console import warn
 from osiris.data.benchmark import TaskContent
 from osiris.errors import UserError
+from osiris.evaluation.encoder_files import Deviation, Mean
 from osiris.files import write_atomically
 
 FORMAT = 3
@@ -79,8 +80,8 @@ class State:
     come."""
     planned: Annotated[int, Meta(ge=1, le=LARGEST)]
     """The number of episodes that were known when the run was opened: the weight of ewc depends on it."""
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[Mean, Mean, Mean]
+    std: tuple[Deviation, Deviation, Deviation]
     """Channel statistics that images are normalised with."""
     architecture: dict[str, Any]
     """What it takes to build an encoder that osiris does not define."""
