@@ -99,7 +99,7 @@ def test_incomplete_downloads(copy: Path, split: str, damage: Callable[[Path], o
     ("start", "message"),
     [
         (4, r"cannot read .*cifar100.*Download the files again"),
-        (2000, r"no usable training images in class .*\d+ images cannot be decoded"),
+        (2000, r"no usable training images in class .*\d+ cannot be decoded"),
     ],
     ids=["structure", "pixels"],
 )

@@ -3,6 +3,7 @@
 import copy
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -217,17 +218,22 @@ def test_the_spread_is_that_of_x_in_the_space_of_g(method: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["fast", "smoke"])
-def test_a_collapse_is_named_once_in_a_task(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    spreads = [0.5, 0.001, 0.001, None]
-    run = SimpleNamespace(
+def test_a_collapse_is_named_once_and_counted_at_the_end(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    spreads = [0.5, 0.001, 0.001, None, 0.001, 0.001]
+    run: Any = SimpleNamespace(
         meter=SimpleNamespace(read=lambda phase, step: {"spread": spreads.pop(0)}, bad_steps=0),
         position=SimpleNamespace(step=30),
         directory=SimpleNamespace(owner=True),
         engine=SimpleNamespace(optimiser=SimpleNamespace(param_groups=[{"lr": 1}]), memory=SimpleNamespace(filled=0)),
-        collapsed_in=None,
+        collapses={},
+        _collapsed=lambda *given: Training._collapsed(run, *given),
+        coming=lambda: ["another task"],
         config=SimpleNamespace(preset=preset),
         _emit=lambda record: None,
     )
-    for said in (False, True, False, False):
-        Training._log_steps(run, SimpleNamespace(task=1))  # pyright: ignore[reportArgumentType]
+    for task, said in ((1, False), (1, True), (1, False), (1, False), (2, False), (4, False)):
+        Training._log_steps(run, SimpleNamespace(task=task))  # pyright: ignore[reportArgumentType]
         assert ("have collapsed" in capsys.readouterr().err) == (said and preset != "smoke")
+    Training.finish(run)
+    counted = "the embeddings have collapsed in 3 tasks, the first of them task 2" in capsys.readouterr().err
+    assert counted == (preset != "smoke")

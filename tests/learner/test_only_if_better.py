@@ -20,6 +20,7 @@ from osiris.learner import observations as module
 from osiris.learner.observations import against, verdict
 from osiris.runs.records import Observation, Observations, read_observations
 from osiris.runs.state import load_state
+from osiris.training.run import Training
 from tiny_encoders import seeded
 from tiny_runs import asked_to_stop, pictures
 
@@ -105,6 +106,31 @@ def test_an_episode_that_was_interrupted(photos: Path, tmp_path: Path, monkeypat
     with pytest.raises(UserError, match="begun without --only-if-better"):
         learner(tmp_path / "other", merge=1.0).observe(photos / "one", **given)
     learner(tmp_path / "other", merge=1.0).observe(photos / "one")
+
+
+@pytest.mark.parametrize("merge", [0.5, 1.0])
+def test_an_episode_that_was_killed_in_its_evaluation(
+    merge: float, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judgement is made: the same command finishes the episode; another one, begun without, is still refused."""
+    given = {"reference": photos / "labelled", "only_if_better": True}
+    judge(monkeypatch, WORSE)
+
+    def killed(name: str, **given: Any) -> None:
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(Training, "_evaluate", lambda *_: 1 / 0)
+            learner(tmp_path / name, merge=merge).observe(photos / "one", **given)
+        state = load_state(tmp_path / name / "checkpoints")
+        assert state is not None and state.position.stage == "evaluate"
+
+    killed("state", **given)
+    learner(tmp_path / "state", merge=merge).observe(photos / "one", **given)
+    assert [one.kept for one in learner(tmp_path / "state").status()["observations"].episodes] == [False]
+    state = load_state(tmp_path / "state" / "checkpoints")
+    assert state is not None and "before" not in state.engine, "it is needed no more"
+    killed("other")
+    with pytest.raises(UserError, match="begun without --only-if-better"):
+        learner(tmp_path / "other", merge=merge).observe(photos / "one", **given)
 
 
 def test_labelled_images_are_needed(photos: Path, tmp_path: Path) -> None:

@@ -60,6 +60,17 @@ def test_every_layer_gets_the_mode_that_is_asked_for(batch_statistics: bool, dro
     assert [module.get_submodule(f"blocks.{index}.drop").training for index in range(2)] == [dropout] * 2
 
 
+def test_a_layer_without_running_statistics_uses_its_batch_or_is_refused() -> None:
+    module = seeded()
+    module.blocks.get_submodule("0").norm = nn.BatchNorm1d(8, track_running_stats=False)
+    with pytest.raises(UserError, match=r"blocks\.0\.norm has no running statistics .* --statistics batch"):
+        engine_of(settings(module, statistics="frozen", merge=1.0))
+    engine = train_all(engine_of(settings(module, statistics="batch", freeze=1.0, merge=1.0)))
+    assert engine.networks.encoder.get_submodule("blocks.0.norm").training
+    assert engine.networks.batch_norm, "so that micro-batches and merged statistics are refused"
+    assert not engine.networks.encoder.get_submodule("norm").training, "it is not trained, and has its statistics"
+
+
 @pytest.mark.parametrize("statistics_option", ["frozen", "batch"])
 def test_the_flag_of_a_module_does_not_matter(statistics_option: str) -> None:
     one, other = (

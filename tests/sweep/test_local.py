@@ -126,7 +126,7 @@ def test_killed_and_started_again_the_table_is_the_same_byte_for_byte(
         while starts() == before or steps() < wanted:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        locks = [killed.folder(run) / ".lock" for run in killed.runs if in_progress(killed.folder(run))]
+        locks = [killed.folder(run) / ".lock" for run in killed.runs if in_progress(killed.files(run))]
         if number == signal.SIGTERM and locks:
             os.kill(int(choose.choice(locks).read_text().split()[1]), signal.SIGKILL)
         process.send_signal(number)

@@ -230,6 +230,23 @@ def test_damaged_metrics_are_made_again(damage: Callable[[Path], None], whole: P
     assert_same_run(whole, run)
 
 
+def test_a_damaged_evaluation_between_steps_is_named_and_left_out(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(SETTINGS, evaluation=replace(SETTINGS.evaluation, evaluate_every=2))
+    metrics = train(settings, tmp_path / "run")
+    assert metrics is not None
+    point = sorted((tmp_path / "run" / "evaluation").glob("curve-*.json"))[1]
+    cut(point)
+    assert train(settings, tmp_path / "run") == metrics, "metrics.json has its numbers"
+    cut(tmp_path / "run" / "metrics.json")
+    capsys.readouterr()
+    again = train(settings, tmp_path / "run")
+    assert again is not None and metrics.curve is not None
+    assert again.curve == metrics.curve[:1] + metrics.curve[2:]
+    assert _said(capsys)(f"{point} is damaged, and the encoder between two steps is gone")
+
+
 def test_a_finished_run_without_checkpoints_keeps_its_metrics(whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(whole, run, ignore=shutil.ignore_patterns("*.pt"))

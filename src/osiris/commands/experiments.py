@@ -40,7 +40,7 @@ def demo_command(
     directory, grid = GridDirectory(out), Grid(methods, seeds=(seed,), preset=preset)
     run_grids(make_launcher(directory, jobs), [grid])
     page = finish(directory, grid.runs(), out / "report", title="osiris demo: tinyworld")
-    console.print(metrics_table([read_metrics(directory.folder(run) / "metrics.json") for run in grid.runs()]))
+    console.print(metrics_table([read_metrics(directory.files(run).metrics) for run in grid.runs()]))
     say(
         "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
         "the KNN does not know the task, task-aware: it does."

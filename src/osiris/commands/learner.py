@@ -213,7 +213,7 @@ def search_command(
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"--out {out}: the contact sheet is an image; use a name that ends in .png or .jpg.")
     if not query.is_file():
-        raise UserError(f"{query} does not exist; give the image file to search for.")
+        raise UserError(f"{query} is not a file; give the image to search for.")
     require_writable(out.parent)
     hits, notices = Learner(state, encoder=_typed(encoder)).search(folder, query, count)
     notice(*notices)

@@ -197,7 +197,8 @@ def _decode_rows(
 def _refuse_empty(table: Table, columns: dict[str, np.ndarray], skipped: list[str]) -> None:
     """Every split, class and episode needs an image that can be decoded."""
     train = columns["row"] < table.train.count
-    example = f" {len(skipped)} images cannot be decoded, the first is {skipped[0]}." if skipped else ""
+    first = skipped[0].replace("\t", ": ") if skipped else ""
+    example = f" {len(skipped)} cannot be decoded, the first is {first}." if skipped else ""
     if not train.any() or (table.test and train.all()):
         split = "test" if train.any() else "training"
         raise UserError(f"{table.name}: none of the {split} images can be decoded.{example}")

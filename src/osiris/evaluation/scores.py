@@ -171,7 +171,7 @@ def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except msgspec.ValidationError as error:
-        raise UserError(f"{path} is not a {kind.__name__} file of osiris, or of another version: {error}.") from None
+        raise UserError(f"{path} does not hold {kind.__name__} of this version of osiris: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not readable as JSON ({error}). Was the copy interrupted?") from None
 

@@ -25,6 +25,7 @@ from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import load_timm
 from osiris.files import require_writable, write_atomically, write_json, write_text
 from osiris.models import standalone
+from osiris.runs.directory import RunDirectory
 from osiris.runs.run import Run
 
 Format = Literal["safetensors", "onnx", "torchscript", "timm"]
@@ -52,7 +53,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
         name = loaded.description.get("encoder", f"family {family}")
         raise UserError(f"--format {format} is not available for the encoder {name}; use --format onnx.")
-    if (out / "metrics.json").exists() or (out / "checkpoints").exists():
+    if RunDirectory(out).metrics.exists() or RunDirectory(out).checkpoints.exists():
         raise UserError(f"--out {out} is a run directory; choose another folder.")
     require_writable(out)
     write, load = FORMATS[format]

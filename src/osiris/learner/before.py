@@ -13,7 +13,7 @@ from pathlib import Path
 
 from osiris.errors import UserError
 from osiris.files import write_atomically
-from osiris.runs.directory import RunDirectory, read_config, task_name
+from osiris.runs.directory import RunDirectory, curve_prefix, read_config, task_name
 from osiris.runs.state import LATEST, PREVIOUS, State, load_state, writing
 
 
@@ -61,7 +61,7 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
         )
     done = f"{task_name(task)}."
     for file in (*directory.checkpoints.iterdir(), *directory.evaluation.iterdir()):
-        if file.name.startswith((done, f"curve-{task + 1:02d}-")):
+        if file.name.startswith((done, curve_prefix(task))):
             file.unlink()
     with writing(directory.path):
         for file in (directory.metrics, directory.observations):
@@ -86,5 +86,5 @@ def _clear(directory: RunDirectory) -> None:
     for file in (directory.log, directory.metrics, directory.observations, directory.environment, directory.config):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
-        (directory.path / ".lock").unlink()
+        directory.lock_file.unlink()
         directory.path.rmdir()

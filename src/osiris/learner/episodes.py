@@ -13,6 +13,7 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.folder import Listing
 from osiris.data.table import natural
 from osiris.errors import UserError
+from osiris.runs.directory import RunDirectory
 from osiris.runs.state import State
 
 
@@ -25,9 +26,9 @@ def check_folder(state: Path, images: Any, name: str | None) -> None:
     if not isinstance(images, str | Path):
         return
     folder, usage = Path(images).expanduser(), "Use: osiris observe STATE FOLDER."
-    if (folder / "config.json").exists():
+    if RunDirectory(folder).config.exists():
         raise UserError(f"{folder} is a state or run, not a folder of images. {usage}")
-    if state.is_dir() and not (state / "config.json").exists() and Listing(state).files:
+    if state.is_dir() and not RunDirectory(state).config.exists() and Listing(state).files:
         raise UserError(f"{state} has images in it, but the state needs a directory of its own. {usage}")
     if not folder.exists():
         raise UserError(f"{folder} does not exist; give a folder of images.")

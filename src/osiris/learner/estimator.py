@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from osiris.config import with_options
 from osiris.errors import UserError
 from osiris.presets import configure
-from osiris.runs.directory import RunDirectory
+from osiris.runs.directory import LOCK, RunDirectory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ class Estimator:
         attributes = {name: getattr(self, name) for name in (*FIELDS, "options")}
         if self._temporary is None:
             return attributes
-        files = [path for path in self.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+        files = [path for path in self.folder.rglob("*") if path.is_file() and path.name != LOCK]
         return attributes | {"files": {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in files}}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:

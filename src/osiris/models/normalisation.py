@@ -73,13 +73,16 @@ def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
     """The mode in which an encoder is trained, whatever flags it came with.
 
     `batch_statistics`: BatchNorm layers that are trained normalise by their batch; otherwise all of them use their
-    running statistics, which then stay as they are. `dropout`: dropout and stochastic depth are active.
+    running statistics, which then stay as they are. A layer without running statistics always normalises by its batch.
+    `dropout`: dropout and stochastic depth are active.
     """
     encoder.train(dropout)
-    for layer in encoder.modules():
+    for name, layer in encoder.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            trained = layer.weight is None or layer.weight.requires_grad
-            layer.train(batch_statistics and trained)
+            tracked, trained = layer.running_mean is not None, layer.weight is None or layer.weight.requires_grad
+            if not tracked and not batch_statistics:
+                raise UserError(f"the encoder's {name} has no running statistics to be frozen; use --statistics batch.")
+            layer.train(batch_statistics and (trained or not tracked))
 
 
 @contextmanager

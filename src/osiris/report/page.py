@@ -28,6 +28,7 @@ from osiris.report.studies import Study, below_start, seeds_of, studies
 from osiris.report.style import SETTINGS
 from osiris.report.tables import Number
 from osiris.report.writer import Item, ReportWriter, Section, render
+from osiris.runs.directory import RunDirectory
 from osiris.runs.run import load_runs
 
 AT_CHANCE = (
@@ -253,7 +254,7 @@ def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
 def _check_place(out: Path) -> None:
     """Refuse an output directory that cannot be written, that is a run, or that leads elsewhere by a link."""
     require_writable(out)
-    if (out / "metrics.json").exists() or (out / "config.json").exists():
+    if RunDirectory(out).metrics.exists() or RunDirectory(out).config.exists():
         raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
     for name in ("figures", "tables", ".cache"):
         if (out / name).is_symlink():

@@ -35,6 +35,9 @@ the continued run agrees with an uninterrupted one up to rounding."""
 
 START = "start"
 """The name of what belongs to a pretrained encoder before it learned anything here."""
+CURVE = "curve-"
+"""Names of evaluations between steps begin with it."""
+LOCK = ".lock"
 
 
 class RunDirectory:
@@ -74,6 +77,11 @@ class RunDirectory:
         return self.path / "observations.json"
 
     @property
+    def lock_file(self) -> Path:
+        """Which process uses the run."""
+        return self.path / LOCK
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -104,6 +112,10 @@ class RunDirectory:
         """The numbers of a task's evaluation."""
         return self.evaluation / f"{task_name(task)}.json"
 
+    def curve_scores(self) -> list[Path]:
+        """The numbers of the evaluations between steps, in order."""
+        return sorted(self.evaluation.glob(f"{CURVE}*.json"), key=lambda path: (len(path.name), path.name))
+
     def all_weights(self) -> dict[int, Path]:
         """Task (from 0) -> its weights, of those that are still there."""
         return files_by_task(self.checkpoints)
@@ -115,7 +127,7 @@ class RunDirectory:
             self._created = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_links_to_elsewhere(self.path)
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            self._lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another directory.") from None
         try:
@@ -156,7 +168,7 @@ class RunDirectory:
         os.truncate(self._lock, 0)
         if not self.config.exists():  # the run never started: leave nothing behind
             with contextlib.suppress(OSError):
-                (self.path / ".lock").unlink()
+                self.lock_file.unlink()
                 if self._created:
                     self.path.rmdir()
         os.close(self._lock)
@@ -167,7 +179,7 @@ class RunDirectory:
         Without --threads, a continued run keeps its number of threads, because another machine may have more cores.
         """
         if not self.config.exists():
-            ours = (".lock", ".config.json.")  # the second: a kill while the config was being written
+            ours = (LOCK, ".config.json.")  # the second: a kill while the config was being written
             others = [item.name for item in self.path.iterdir() if not item.name.startswith(ours)]
             if others:
                 raise UserError(
@@ -212,6 +224,15 @@ def task_name(task: int) -> str:
     return f"task-{task + 1:02d}"
 
 
+def curve_name(task: int, step: int) -> str:
+    """`curve-03-0000200`: the evaluation in task 2 after 200 steps."""
+    return f"{curve_prefix(task)}{step:07d}"
+
+
+def curve_prefix(task: int) -> str:
+    return f"{CURVE}{task + 1:02d}-"
+
+
 def files_by_task(folder: Path) -> dict[int, Path]:
     """Task (from 0) -> its safetensors file, of those that a folder still has, in order."""
     numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
@@ -242,7 +263,7 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 def read_config(path: Path) -> Config:
     """The config of a run directory, or of a config.json."""
-    file = path if path.is_file() or (path.suffix == ".json" and not path.is_dir()) else path / "config.json"
+    file = path if path.is_file() or (path.suffix == ".json" and not path.is_dir()) else RunDirectory(path).config
     try:
         record = read_json(file)
     except (FileNotFoundError, NotADirectoryError):

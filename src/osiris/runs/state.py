@@ -23,6 +23,7 @@ from torch import Tensor
 from osiris.console import warn
 from osiris.data.benchmark import TaskContent
 from osiris.errors import UserError
+from osiris.evaluation.encoder_files import Deviation, Mean
 from osiris.files import write_atomically
 
 FORMAT = 3
@@ -75,18 +76,19 @@ class State:
     settings: dict[str, Any]
     """The config, flat, without what may change."""
     episodes: list[TaskContent]
-    """All episodes so far, and the one that is being learned."""
+    """All that are known: those that are learned, the one that is being learned, and with `osiris train` those to
+    come."""
     planned: Annotated[int, Meta(ge=1, le=LARGEST)]
     """The number of episodes that were known when the run was opened: the weight of ewc depends on it."""
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[Mean, Mean, Mean]
+    std: tuple[Deviation, Deviation, Deviation]
     """Channel statistics that images are normalised with."""
     architecture: dict[str, Any]
     """What it takes to build an encoder that osiris does not define."""
 
     @property
     def unfinished(self) -> TaskContent | None:
-        """The episode that was interrupted."""
+        """The first known episode that is not learned: the one that was interrupted, or (`osiris train`) the next."""
         return self.episodes[self.position.task] if self.position.task < len(self.episodes) else None
 
     @property

@@ -99,14 +99,13 @@ def train_command(
 
 def status_of(directory: GridDirectory, run: GridRun) -> Status:
     """From the files of the run alone, so that any machine that sees them can tell."""
-    folder = directory.folder(run)
-    metrics = directory.metrics(run)
+    files, metrics = directory.files(run), directory.metrics(run)
     if metrics is not None:
         numbers = metrics.protocols.get("class-agnostic")
         return Status(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
-    step = last_step(folder / "log.jsonl")
+    step = last_step(files.log)
     task = f"task {step.task} of {step.tasks}" if step.task else "starting"
-    if in_progress(folder):
+    if in_progress(files):
         return Status(run, "running", task, seconds_left=step.seconds_left, progress=step.progress)
     last = last_entry(directory, run)
     if last is not None and last.error:

@@ -20,7 +20,7 @@ from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import AnyRecord, Scores, read_record
 from osiris.files import flat, read_json, write_json
 from osiris.presets import configure
-from osiris.runs.directory import refuse_links_to_elsewhere
+from osiris.runs.directory import RunDirectory, refuse_links_to_elsewhere
 from osiris.runs.records import RunMetrics
 
 Settings = tuple[tuple[str, str], ...]
@@ -221,20 +221,24 @@ class GridDirectory:
     def folder(self, run: GridRun) -> Path:
         return self.path / "runs" / run.name
 
+    def files(self, run: GridRun) -> RunDirectory:
+        return RunDirectory(self.folder(run))
+
     def finished(self, run: GridRun) -> bool:
         enough = self.stop_after is not None and self.scores(run, self.stop_after) is not None
         return enough or self.metrics(run) is not None
 
     def metrics(self, run: GridRun) -> RunMetrics | None:
         """None if the run is not finished, or if its metrics.json is damaged: training then writes it again."""
-        return self._read(run, "metrics.json", RunMetrics)
+        return _read(self.files(run).metrics, RunMetrics)
 
     def scores(self, run: GridRun, tasks: int) -> Scores | None:
         """After this many tasks. None as for `metrics`."""
-        return self._read(run, f"evaluation/task-{tasks:02d}.json", Scores)
+        return _read(self.files(run).scores(tasks - 1), Scores)
 
-    def _read(self, run: GridRun, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
-        try:
-            return read_record(self.folder(run) / name, kind)
-        except (UserError, OSError, RecursionError):
-            return None
+
+def _read(path: Path, kind: type[AnyRecord]) -> AnyRecord | None:
+    try:
+        return read_record(path, kind)
+    except (UserError, OSError, RecursionError):
+        return None

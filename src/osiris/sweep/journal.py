@@ -14,6 +14,7 @@ import msgspec
 import psutil
 from msgspec import Meta
 
+from osiris.runs.directory import RunDirectory
 from osiris.runs.untrusted import harmless
 from osiris.sweep.grid import GridDirectory, GridRun
 
@@ -83,9 +84,9 @@ def last_step(log: Path) -> Step:
     return next(_newest_first(log, Step, 2**14), Step())
 
 
-def in_progress(folder: Path) -> bool:
+def in_progress(files: RunDirectory) -> bool:
     """Whether a process holds the run: a live one here, or one elsewhere that wrote to the log lately."""
-    words = _end_of(folder / ".lock", 200).decode(errors="replace").split()  # process 4711 on HOST
+    words = _end_of(files.lock_file, 200).decode(errors="replace").split()  # process 4711 on HOST
     if len(words) != 4 or not words[1].isdecimal():
         return False
     if words[3] == socket.gethostname():
@@ -93,7 +94,7 @@ def in_progress(folder: Path) -> bool:
             return any("osiris" in word for word in psutil.Process(int(words[1])).cmdline())
         except psutil.Error:
             return False
-    signs = [path.stat().st_mtime for path in (folder / ".lock", folder / "log.jsonl") if path.exists()]
+    signs = [path.stat().st_mtime for path in (files.lock_file, files.log) if path.exists()]
     return abs(time.time() - max(signs)) < SILENT
 
 

@@ -50,7 +50,7 @@ class LocalLauncher:
                         raise Stopped(f"stopped. Give the same command again to continue {self.directory.path}.")
                     for slot in sorted(set(range(self.jobs)) - self.running.keys()):
                         # Another sweep, or a process that an earlier sweep left behind, may be at work on a run.
-                        ready = next((run for run in waiting if not in_progress(self.directory.folder(run))), None)
+                        ready = next((run for run in waiting if not in_progress(self.directory.files(run))), None)
                         if ready is not None:
                             waiting.remove(ready)
                             command = train_command(self.directory, ready, self.processes)

@@ -97,7 +97,8 @@ class Engine:
         self.model = build_model(config, method, benchmark, architecture, self.planned).to(device)
         self.architecture = architecture_of(config.encoder.encoder, self.model.networks.encoder)
         self.before: dict[str, Tensor] | None = None
-        """The encoder's state before the episode, while that is learned, if it may be needed at its end."""
+        """The encoder's state before the episode, while that is learned, if it may be needed at its end; after the end,
+        only if the episode was judged by `accept`."""
         self.guarded = False
         """Whether an episode may be refused at its end."""
         self.networks, self.memory = self.model.networks, self.model.memory
@@ -130,7 +131,9 @@ class Engine:
 
         `accept`: whether to keep what was learned; otherwise the encoder becomes what it was before the episode.
         """
-        before, self.before = self.before, None
+        before = self.before
+        if accept is None:
+            self.before = None
         if before is not None:
             if self._merges(episode):
                 self._merge(before, self.config.learning.merge)

@@ -42,7 +42,7 @@ from osiris.framework.objectives import is_collapsed
 from osiris.models.encoder import build_encoder
 from osiris.models.external import Channels, normalisation, statistics
 from osiris.presets import MEANINGLESS, own_data
-from osiris.runs.directory import START, RunDirectory, differences, settings, task_name
+from osiris.runs.directory import CURVE, START, RunDirectory, curve_name, differences, settings, task_name
 from osiris.runs.records import RunMetrics, build_metrics
 from osiris.runs.state import Position, Stage, State, advice, load_state, save_state, writing
 from osiris.training.engine import Accept, Engine, encoder_weights, first_task_images
@@ -161,7 +161,8 @@ class Training:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
         self.state, self.quiet = state, quiet
         self.position = Position() if state is None else copy.copy(state.position)
-        self.collapsed_in: int | None = None
+        self.collapses: dict[str, list[int]] = {}
+        """What has collapsed -> the tasks in which it has."""
         self.saved = time.monotonic()
         self.log: JsonLines | None = None
         self.loggers: list[Logger] = []
@@ -253,7 +254,7 @@ class Training:
                 case Point(step):
                     self._log_steps(episode)
                     self._enter("curve")
-                    self._evaluate(f"curve-{episode.task + 1:02d}-{step:07d}", episode)
+                    self._evaluate(curve_name(episode.task, step), episode)
                     self.position.stage = "train"
                     self.meter.resume()
                 case Trained():
@@ -262,6 +263,7 @@ class Training:
                     self._enter("evaluate")
         processes.on_first(self._write_weights, self.directory.weights(episode.task), episode.task)
         self._evaluate(task_name(episode.task), episode)
+        self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
 
@@ -271,6 +273,9 @@ class Training:
 
     def finish(self) -> RunMetrics | None:
         """metrics.json, a function of the evaluations on disk; None while episodes are left."""
+        for what, tasks in self.collapses.items():
+            if len(tasks) > 1 and self.directory.owner and self.config.preset != "smoke":
+                warn(f"the {what} collapsed in {len(tasks)} tasks, the first of them task {tasks[0] + 1}.")
         return None if self.coming() else processes.on_first(self._write_metrics)
 
     def close(self) -> None:
@@ -282,16 +287,24 @@ class Training:
     def _log_steps(self, episode: Episode) -> None:
         record = self.meter.read(episode, self.position.step)
         self.position.bad_steps = self.meter.bad_steps
-        new = self.collapsed_in != episode.task and self.config.preset != "smoke"
-        if self.directory.owner and record and is_collapsed(record["spread"]) and new:
-            self.collapsed_in = episode.task
-            warn(
+        if record and is_collapsed(record["spread"]):
+            self._collapsed(
+                "embeddings have",
+                episode,
                 f"the embeddings have collapsed in task {episode.task + 1} at step {self.position.step}: their spread "
                 f"is {record['spread']:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. "
-                f"Try a lower --learning-rate, a larger --batch-size or another --objective."
+                f"Try a lower --learning-rate, a larger --batch-size or another --objective.",
             )
         rate = self.engine.optimiser.param_groups[0]["lr"]
         self._emit(record and record | {"learning_rate": rate, "memory": self.engine.memory.filled})
+
+    def _collapsed(self, what: str, episode: Episode, message: str) -> None:
+        """Said at the first collapse of its kind; `finish` says in how many tasks it happened."""
+        tasks = self.collapses.setdefault(what, [])
+        if not tasks and self.directory.owner and self.config.preset != "smoke":
+            warn(message)
+        if episode.task not in tasks[-1:]:
+            tasks.append(episode.task)
 
     def _track(self, episode: Episode) -> None:
         record = track_overfitting(self.engine, episode, self.position.step)
@@ -392,8 +405,8 @@ class Training:
         if numbers is None:
             return
         message = collapsed(numbers.health)
-        if message and self.config.preset != "smoke":
-            warn(message)
+        if message:
+            self._collapsed("representation has", episode, message)
         shown = where | {"task": episode.task + 1, "tasks": len(self.episodes)}
         self._emit({"event": "evaluation", **shown, "shown": headline(numbers, len(self.benchmark.bank))})
 
@@ -404,7 +417,7 @@ class Training:
         if evaluation is None:
             return None
         self.directory.require_present()
-        if name.startswith("curve"):
+        if name.startswith(CURVE):
             write_json(folder / f"{name}.json", (where or {}) | evaluation.numbers.plain())
         else:
             evaluation.save(folder, name, protocol.keep_features)
@@ -461,8 +474,9 @@ class Training:
     def _write_metrics(self) -> RunMetrics:
         config, benchmark, directory = self.config, self.benchmark, self.directory
         tasks = [_read(directory.scores(episode.task)) for episode in self.episodes]
-        points = sorted(directory.evaluation.glob("curve-*.json"), key=lambda path: (len(path.name), path.name))
-        curve = [_read(path, CurveScores) for path in points]
+        curve = {path: _read(path, CurveScores) for path in directory.curve_scores()}
+        for path in (path for path, scores in curve.items() if scores is None):
+            warn(f"{path} is damaged, and the encoder between two steps is gone: metrics.json will not have it.")
         start, last = _read(directory.start_scores), task_name(self.episodes[-1].task)
         untrained = self.baseline and self.baseline.protocols
         if start is not None:
@@ -475,7 +489,7 @@ class Training:
             untrained,
             fingerprint(benchmark, config.evaluation, config.encoder.description),
             self.method.stream == "continual",
-            [scores for scores in curve if scores is not None],
+            [scores for scores in curve.values() if scores is not None],
             config.preset,
             start,
             {} if start is None else against_start(directory.evaluation, last, benchmark, config.evaluation),
