@@ -126,12 +126,14 @@ def reference_table(scores: dict[str, ReferenceScores], folder: Path) -> Table:
 
 
 def compatibility_matrix(measured: Compatibility) -> Table:
-    result = Table("queries after", title=f"Recall@{measured.k} in percent: raw / mapped")
+    result = Table(
+        "task t", title=f"Recall@{measured.k}, raw / mapped: queries after task t, index after task s, percent"
+    )
     for task in range(1, len(measured.same_class)):
-        result.add_column(f"index after task {task}", justify="right")
+        result.add_column(f"s = {task}", justify="right")
     for task, rows in enumerate(zip(measured.raw.recall, measured.mapped.recall), 1):
         if task > 1:
-            result.add_row(f"task {task}", *(" / ".join(map(number, pair)) for pair in zip(*rows)))
+            result.add_row(str(task), *(f"{raw:.0f} / {mapped:.0f}" for raw, mapped in zip(*rows)))
     return result
 
 

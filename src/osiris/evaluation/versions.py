@@ -1,4 +1,9 @@
-"""Compatibility of the encoders of a run: an index made after task s, searched with queries embedded after task t."""
+"""Compatibility of the encoders of a run: an index made after task s, searched with queries embedded after task t.
+
+For every pair s < t, Recall@10: of the ten nearest gallery images to a query when everything is embedded after t, how
+many are among the ten nearest in the gallery as it was embedded after s, raw or mapped by `fit_map`. Mean over queries,
+in percent. docs/concepts.md has the whole definition.
+"""
 
 from __future__ import annotations
 
