@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from osiris.api import compare, evaluate, load_run, report, train
+    from osiris.api import compare, compatibility, evaluate, load_run, report, train
     from osiris.data.benchmark import Benchmark
     from osiris.data.benchmarks import benchmark_from
     from osiris.errors import UserError
@@ -36,6 +36,7 @@ _HOME = {
     "UserError": "errors",
     "benchmark_from": "data.benchmarks",
     "compare": "api",
+    "compatibility": "api",
     "evaluate": "api",
     "load_run": "api",
     "load_runs": "runs.run",
@@ -59,6 +60,7 @@ __all__ = [
     "UserError",
     "benchmark_from",
     "compare",
+    "compatibility",
     "evaluate",
     "load_run",
     "load_runs",

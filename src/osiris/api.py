@@ -13,7 +13,7 @@ from torch import nn
 from osiris.data.benchmark import Benchmark
 from osiris.data.names import is_known
 from osiris.errors import UserError, unknown
-from osiris.evaluation.scores import Scores
+from osiris.evaluation.scores import Compatibility, Scores
 from osiris.files import read_json
 from osiris.framework.composition import method_to_dict
 from osiris.framework.methods import ZOO, Method
@@ -24,6 +24,7 @@ from osiris.report.page import make_report
 from osiris.report.tables import Table
 from osiris.runs.directory import RunDirectory, default_out, read_config
 from osiris.runs.run import Run, load_runs
+from osiris.training.compatibility import evaluate_compatibility
 from osiris.training.evaluating import Request, evaluate_saved, run_folder
 from osiris.training.run import Opening
 from osiris.training.run import train as train_run
@@ -108,6 +109,35 @@ def evaluate(
         Name -> its numbers: `start` and `task-01`, `task-02`, ... of a run, or `encoder`;
         `scores["encoder"].protocols["class-agnostic"].accuracy` is a list with one number per task.
     """
+    return evaluate_saved(_request(target, benchmark, encoder, baseline, out, options)).scores
+
+
+def compatibility(
+    target: str | Path | Run, benchmark: str | None = None, *, out: str | Path | None = None, **options: Any
+) -> Compatibility:
+    """How well an index made with the encoder after task s serves queries of the encoder after task t, for all s < t.
+
+    Args:
+        target: A run or a run directory, with the weights after every task.
+        benchmark: Other images than those of the run; they need `out`.
+        out: Where compatibility.json goes. Default: `evaluation` of the run, where tables and reports find it.
+        **options: Options of `osiris evaluate`, with underscores: `device="cpu"`, `bank_per_class=100`.
+
+    Returns:
+        `raw.recall[t][s]` and `mapped.recall[t][s]` in percent; `mapped.mean_recall` is the mean over all s < t.
+    """
+    return evaluate_compatibility(_request(target, benchmark, None, None, out, options))[0]
+
+
+def _request(
+    target: str | Path | Run | None,
+    benchmark: str | None,
+    encoder: str | nn.Module | None,
+    baseline: str | None,
+    out: str | Path | None,
+    options: dict[str, Any],
+) -> Request:
+    """A run's own config gives the defaults."""
     place = target.path if isinstance(target, Run) else None if target is None else Path(target)
     request = Request(place, encoder, baseline, out=None if out is None else Path(out))
     folder = None if place is None else run_folder(place)
@@ -124,7 +154,7 @@ def evaluate(
             request = replace(request, **{name: value})
         else:
             raise unknown("option", name, [*vars(request.data), *vars(request.protocol), "device", "threads"])
-    return evaluate_saved(replace(request, **parts)).scores
+    return replace(request, **parts)
 
 
 def own_name(method: Method) -> str:

@@ -1,11 +1,15 @@
 """`osiris evaluate` as a user types it, on tinyworld at smoke size."""
 
+import csv
+import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+import osiris
 from osiris.cli import main
 from osiris.commands.evaluate import parse
 from osiris.evaluation.config import BASELINES
@@ -67,6 +71,40 @@ def test_a_baseline_on_the_data_of_a_run_is_kept_with_it(run: Path) -> None:
     assert Number(loaded.baseline_accuracies("class-agnostic")["pixels"]) in rows["pixels"]
 
 
+def test_compatibility_is_kept_with_the_run_and_compared(run: Path, tmp_path: Path, capsys) -> None:
+    assert main(["evaluate", str(run), "--compatibility", "--out", str(tmp_path)]) == 0
+    (loaded,) = load_runs([run])
+    assert loaded.compatibility is None, "it went elsewhere"
+    assert main(["compare", str(run)]) == 0
+    assert "R@10" not in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--compatibility"]) == 0
+    shown = capsys.readouterr().out
+    path = run / "evaluation" / "compatibility.json"
+    assert path.read_bytes() == (tmp_path / "compatibility.json").read_bytes(), "the same numbers at every call"
+    record = osiris.compatibility(run, out=tmp_path / "python")
+    (loaded,) = load_runs([run])
+    assert loaded.compatibility == record and 0 < (record.raw.mean_recall or 0) < (record.mapped.mean_recall or 0) < 100
+    assert (record.queries, record.gallery, record.map_images) == (24, 42, 42)
+    matrices = record.raw.recall, record.mapped.recall
+    pairs = [pair for rows in zip(*matrices) for pair in zip(*rows)]
+    assert len(pairs) == 3 and all(f"{raw:.0f} / {mapped:.0f}" in shown for raw, mapped in pairs)
+    assert all(f"{value:.1f}" in shown for value in record.values().values() if value is not None)
+    assert main(["compare", str(run), "--format", "csv"]) == 0
+    out, err = capsys.readouterr()
+    (row,) = (row for row in csv.DictReader(io.StringIO(out)) if row["method"] == "osiris-d")
+    assert {name: float(row[name]) for name in record.values()} == record.values()
+    assert "24 queries, 42 images in the index, 42 for each map" in err
+
+
+def test_compatibility_needs_the_weights_after_every_task(run: Path, tmp_path: Path, capsys) -> None:
+    for number, gone in enumerate((["task-01"], ["task-02"], ["task-02", "task-03"])):
+        copy = Path(shutil.copytree(run, tmp_path / str(number)))
+        for name in gone:
+            (copy / "checkpoints" / f"{name}.safetensors").unlink()
+        assert main(["evaluate", str(copy), "--compatibility"]) == 2
+        assert re.search(r"after all tasks.*has the weights of task-0", capsys.readouterr().err.replace("\n", " "))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -80,6 +118,10 @@ def test_a_baseline_on_the_data_of_a_run_is_kept_with_it(run: Path) -> None:
         (["{run}/checkpoints/latest.pt"], r"is the training state of a run; give .*task-XX.safetensors"),
         (["--encoder", "{run}/checkpoints/latest.pt", "--benchmark", "nothere"], "is the training state of a run"),
         (["{run}", "--arch", "resnet18"], "leave them out here"),
+        (["{run}", "--compatibility", "--test-per-class", "2"], "is not the data .* with --out"),
+        (["{run}", "--compatibility", "--baseline", "pixels"], "give its directory"),
+        (["{run}/checkpoints/task-02.safetensors", "--compatibility"], "give its directory"),
+        (["{run}", "--compatibility", "--reference", "x"], "not both"),
         (["{run}", "--out", "{run}/config.json/x"], "config.json is a file. Choose another --out"),
     ],
 )

@@ -97,6 +97,20 @@ def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure]):
     assert len([axes for axes in panels_of(drawn, "class-maps") if axes.get_legend()]) == 2
 
 
+def test_compatibility_shows_raw_beside_mapped(drawn: dict[str, Figure], study: Study):
+    *matrices, bar = panels_of(drawn, "compatibility")
+    labels = [label for label in study.by_label if label != "offline"]
+    assert [axes.get_title() for axes in matrices] == [
+        f"{label}, {way}" for label in labels for way in ("raw", "mapped")
+    ]
+    cells = [[(*text.get_position(), text.get_text()) for text in axes.texts] for axes in matrices[:2]]
+    places = [(s + 0.5, t + 0.5) for t in range(10) for s in range(t)]
+    assert cells[0] == [(*place, "20") for place in places], "ft: the mean of 20 and 21 in every cell"
+    assert cells[1] == [(*place, "70") for place in places]
+    assert "20.5 and 70.5 (ft)" in drawn["compatibility"].caption and bar.get_ylabel() == "Recall@10 (%)"
+    assert "60 queries, 61 images in the index, 59 for each map" in drawn["compatibility"].basis
+
+
 def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure], study: Study):
     caption = drawn["memory"].caption
     held = study.by_label["osiris-d"][0].memory()

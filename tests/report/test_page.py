@@ -21,7 +21,7 @@ from web_page import checked
 FIGURES = (
     *("overview", "accuracy", "accuracy-methods", "trade-off", "losses", "health", "tasks", "forgetting", "neighbours"),
     *("matrices-class-agnostic", "matrices-task-aware", "norms", "overfitting", "memory", "memory-images", "storage"),
-    *("similarity", "distributions", "maps", "class-maps", "images", "views"),
+    *("similarity", "distributions", "maps", "class-maps", "compatibility", "images", "views"),
 )
 
 

@@ -154,6 +154,10 @@ def beyond(run: Path) -> None:
     save_file(arrays, path)
 
 
+INDEX = {"recall": [[], [50.0]], "same_class": [[], []]}
+SIZES = {"k": 10, "queries": 1, "gallery": 11, "map_images": 1, "same_class": [1.0, 2.0]}
+MISSHAPEN = json.dumps(SIZES | {"raw": INDEX, "mapped": INDEX})
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "metrics cut": cut("metrics.json"),
     "metrics empty": written("metrics.json", b""),
@@ -174,6 +178,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "arrays cut": cut("evaluation/task-10.safetensors"),
     "arrays empty": written("evaluation/task-03.safetensors", b""),
     "indices beyond the arrays": beyond,
+    "compatibility of another shape": written("evaluation/compatibility.json", MISSHAPEN.encode()),
+    "compatibility cut": written("evaluation/compatibility.json", MISSHAPEN[:40].encode()),
     "checkpoint not one": written("checkpoints/task-02.safetensors", b"garbage" * 9),
 }
 

@@ -13,11 +13,12 @@ from rich.table import Table
 from osiris.commands import number, parse_arguments
 from osiris.console import console, printable, say
 from osiris.data.config import BenchmarkConfig
+from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
 from osiris.runs.directory import read_config
 
 if TYPE_CHECKING:
-    from osiris.evaluation.scores import ReferenceScores, Scores
+    from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Args:
 
     Examples:
       osiris evaluate runs/x --probe
+      osiris evaluate runs/x --compatibility             can old vectors be searched with the new encoder?
       osiris evaluate state --reference labelled         KNN on your own labelled images: labelled/CLASS/image.jpg
       osiris evaluate runs/x/checkpoints/task-10.safetensors --benchmark structured-cifar100 --k 20
       osiris evaluate --encoder weights.safetensors --arch resnet18 --benchmark split-cifar100-20
@@ -54,6 +56,9 @@ class Args:
     reference: Path | None = None
     """Instead of a benchmark: a folder of labelled images, one subfolder per class. A KNN predicts the class of each
     from the others."""
+    compatibility: bool = False
+    """Instead of accuracies: search an index of the encoder after each task with queries of each later one, with its
+    vectors as they are and after a linear map. Tables and reports of the run then show the recall."""
     data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     out: Path | None = None
@@ -87,7 +92,17 @@ def run(args: Args) -> int:
         own = run_folder(args.target)
         if own is not None and read_config(own).encoder.encoder == name:
             args = replace(args, encoder=None)  # the run's own encoder, which is known now
-    request = Request(**{name: value for name, value in vars(args).items() if name != "reference"})
+    own = ("reference", "compatibility")
+    request = Request(**{name: value for name, value in vars(args).items() if name not in own})
+    if args.compatibility and args.reference is not None:
+        raise UserError("give --compatibility or --reference, not both.")
+    if args.compatibility:
+        from osiris.training.compatibility import evaluate_compatibility
+
+        measured, path = evaluate_compatibility(request)
+        console.print(compatibility_matrix(measured), compatibility_means(measured))
+        say(f"results in {path}")
+        return 0
     if args.reference is not None:
         console.print(reference_table(evaluate_reference(request, args.reference), args.reference))
         return 0
@@ -107,6 +122,28 @@ def reference_table(scores: dict[str, ReferenceScores], folder: Path) -> Table:
     result.add_row("pixels", number(first.pixels), "")
     for name, one in scores.items():
         result.add_row(name, number(one.accuracy), " to ".join(map(number, one.interval)))
+    return result
+
+
+def compatibility_matrix(measured: Compatibility) -> Table:
+    result = Table(
+        "task t", title=f"Recall@{measured.k}, raw / mapped: queries after task t, index after task s, percent"
+    )
+    for task in range(1, len(measured.same_class)):
+        result.add_column(f"s = {task}", justify="right")
+    for task, rows in enumerate(zip(measured.raw.recall, measured.mapped.recall), 1):
+        if task > 1:
+            result.add_row(str(task), *(f"{raw:.0f} / {mapped:.0f}" for raw, mapped in zip(*rows)))
+    return result
+
+
+def compatibility_means(measured: Compatibility) -> Table:
+    result = Table("index", title=f"Means over all pairs, percent ({measured.conditions})")
+    for column in (f"Recall@{measured.k}", f"same class among the {measured.k}"):
+        result.add_column(column, justify="right")
+    for name, one in (("raw", measured.raw), ("mapped", measured.mapped)):
+        result.add_row(name, number(one.mean_recall), number(one.mean_same_class))
+    result.add_row("embedded again", "100 by definition", number(measured.mean_same_class))
     return result
 
 

@@ -16,6 +16,9 @@ BASELINES = ("pixels", "pixels-centred", "patches")
 METRICS = ("A", "F", "K", "C", "T")
 """Overall accuracy, forgetting, knowledge gain, cross-task consolidation, forward transfer (Sec. 4.1)."""
 
+COMPATIBILITY = ("R@10 raw", "R@10 mapped")
+"""Recall of the ten nearest images in an index of an earlier encoder, as it is and after a map; means over s < t."""
+
 
 @dataclass(frozen=True)
 class ProtocolConfig:

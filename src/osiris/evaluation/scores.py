@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from osiris.errors import UserError
-from osiris.evaluation.statistics import format_p, wilson
+from osiris.evaluation.config import COMPATIBILITY
+from osiris.evaluation.statistics import format_p, mean, wilson
 from osiris.files import write_json
 
 SIGNIFICANT = 0.05
@@ -143,6 +144,55 @@ class Baseline(Record, frozen=True, kw_only=True):
 
     protocols: dict[str, Percentages]
     task_level: float | None
+
+
+class IndexScores(Record, frozen=True, kw_only=True):
+    """An index made with the encoder after task s, searched with queries of the encoder after task t. Percent, [t][s]
+    for s < t: the first row is empty."""
+
+    recall: list[list[float]]
+    """Of the k nearest images when index and queries are of the encoder after task t, how many are found."""
+    same_class: list[Percentages]
+    """Of the k images found, how many are of the query's class; None without labels."""
+
+    @property
+    def mean_recall(self) -> float | None:
+        """Over all s < t."""
+        return mean([value for row in self.recall for value in row])
+
+    @property
+    def mean_same_class(self) -> float | None:
+        return mean([value for row in self.same_class for value in row])
+
+
+class Compatibility(Record, frozen=True, kw_only=True):
+    """evaluation/compatibility.json of a run; `osiris.evaluation.versions` measures it."""
+
+    k: int
+    queries: int
+    gallery: int
+    """Images in the index."""
+    map_images: int
+    """Images that each map was fitted on; they are not in the index."""
+    raw: IndexScores
+    """The vectors of the index as they are."""
+    mapped: IndexScores
+    """The vectors of the index after the linear map of `fit_map`."""
+    same_class: Percentages
+    """With an index made with the same encoder as the queries, after each task."""
+
+    @property
+    def mean_same_class(self) -> float | None:
+        """Over the same pairs s < t: the index is embedded again before each of these searches."""
+        return mean([value for earlier, value in enumerate(self.same_class) for _ in range(earlier)])
+
+    @property
+    def conditions(self) -> str:
+        return f"{self.queries} queries, {self.gallery} images in the index, {self.map_images} for each map"
+
+    def values(self) -> dict[str, float | None]:
+        """The numbers for tables: means over all s < t."""
+        return dict(zip(COMPATIBILITY, (self.raw.mean_recall, self.mapped.mean_recall), strict=True))
 
 
 class Fingerprint(Record, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ import numpy as np
 from osiris.console import notice
 from osiris.errors import UserError
 from osiris.evaluation import published
-from osiris.evaluation.config import METRICS
+from osiris.evaluation.config import COMPATIBILITY, METRICS
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.published import REFERENCES
+from osiris.evaluation.scores import Compatibility
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
 from osiris.report.studies import Study, below_start, levels
 from osiris.report.style import base_name, order_of
@@ -121,10 +122,12 @@ def comparison_table(
     worse = below_start(runs, protocol)
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.settings()}"] if paper else []
+    measured = [run.compatibility for run in runs if run.compatibility is not None]
+    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
+    notes += [_recall_note(measured, len(runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
     title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
-    metrics = (*METRICS, "G") if gained else METRICS
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)))
 
 
@@ -155,13 +158,27 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        samples = samples_of({run.seed: run.metrics[protocol].values() for run in members})
+        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) for run in members})
         first = members[0]
         ranked = first.continual and first.method not in REFERENCES
         group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
         section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
         rows.append(Row(name, samples, section, str(len(members)), ranked, members))
     return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _recall(run: Run) -> dict[str, float | None]:
+    return {} if run.compatibility is None else run.compatibility.values()
+
+
+def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
+    """What the columns of compatibility are."""
+    each = "; ".join(sorted({one.conditions for one in measured}))
+    missing = f"; {len(measured)} of {runs} runs have it" if len(measured) < runs else ""
+    return (
+        "R@10: of the ten nearest images, how many are found in an index of an earlier encoder, as it is or mapped; "
+        f"mean over all pairs of encoders ({each}{missing})"
+    )
 
 
 def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:

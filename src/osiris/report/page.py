@@ -22,7 +22,7 @@ from osiris.report import comparison, cost_tables
 from osiris.report.benchmark_images import Source, find_images
 from osiris.report.claims_section import claims_section, scale_of
 from osiris.report.figure import theme
-from osiris.report.figures import accuracy, images, representation, training, unlabelled
+from osiris.report.figures import accuracy, compatibility, images, representation, training, unlabelled
 from osiris.report.overfitting import overfitting_points
 from osiris.report.studies import Study, below_start, seeds_of, studies
 from osiris.report.style import SETTINGS
@@ -129,6 +129,7 @@ def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Ite
     yield representation.distributions(study)
     yield representation.feature_maps(study)
     yield representation.class_maps(study, source)
+    yield compatibility.recalls(study)
 
 
 def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:

@@ -174,7 +174,7 @@ def read_everything(run: Run) -> None:
         raise ValueError("metrics.json has an environment with tasks that do not exist")
     for protocol in metrics.protocols:
         _ = Course.of(run, protocol), accuracy_matrix(run, protocol), class_accuracy(run, protocol)
-    _ = run.observations, run.command, run.composition, run.config, run.steps, run.overfitting_logged
+    _ = run.observations, run.command, run.composition, run.config, run.steps, run.overfitting_logged, run.compatibility
     for task in [*range(run.task_count), None]:
         check_arrays(run.arrays(task), run.task_count, metrics.fingerprint.bank_images, metrics.fingerprint.test_images)
         run.memory(task)

@@ -104,6 +104,11 @@ class RunDirectory:
         """The numbers of its evaluation."""
         return self.evaluation / f"{START}.json"
 
+    @property
+    def compatibility(self) -> Path:
+        """What `osiris evaluate RUN --compatibility` measured."""
+        return self.evaluation / "compatibility.json"
+
     def weights(self, task: int) -> Path:
         """f, g and h after a task, counted from 0."""
         return self.checkpoints / f"{task_name(task)}.safetensors"

@@ -13,7 +13,7 @@ import numpy as np
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.scores import read_record
+from osiris.evaluation.scores import Compatibility, read_record
 from osiris.evaluation.statistics import mean
 from osiris.files import flat
 from osiris.runs.directory import RunDirectory, files_by_task
@@ -167,6 +167,18 @@ class Run:
     def observations(self) -> Observations:
         """observations.json of a learner's state; empty for other runs."""
         return read_observations(self.files.observations)
+
+    @cached_property
+    def compatibility(self) -> Compatibility | None:
+        """What `osiris.compatibility` measured; None if it did not, or if the run had fewer tasks then."""
+        path = self.files.compatibility
+        if not path.exists():
+            return None
+        record = read_record(path, Compatibility)
+        matrices = [matrix for one in (record.raw, record.mapped) for matrix in (one.recall, one.same_class)]
+        if any([*map(len, matrix)] != [*range(len(record.same_class))] for matrix in matrices):
+            raise UserError(f"{path} is damaged: row t of a matrix needs a number for each s < t. Measure it again.")
+        return record if len(record.same_class) == self.task_count else None
 
     @property
     def checkpoints(self) -> list[Path]:
