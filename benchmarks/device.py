@@ -4,8 +4,8 @@
 
 The second task with the networks, views and losses of the preset `paper` on 32x32 images, 256 and those of the memory,
 on the pretend CUDA device (tests/support/pretend_cuda.py), whose tensors have no values here. Traffic is what all
-operations read and write, as if each went through the memory of the device. For `--compile` the part of the encoder is
-replaced by what the compiler of torch counts for the kernels that it would fuse, on a CPU for want of a GPU.
+operations read and write, as if each went through the memory of the device. The passes
+through the encoder are also counted alone. What `--compile` fuses is not counted.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,66 +120,33 @@ def count_step(core: Any, method: str, precision: str) -> Counts:
     return count.counts
 
 
-def encoder_passes(method: str, precision: str, device: str, prepare: Callable[[Any], object]) -> None:
+def views_per_image(method: str) -> Any:
+    from osiris.framework.cost import later_cost
+    from osiris.framework.methods import find_method
+
+    return later_cost(find_method(method))
+
+
+def encoder_passes(cost: Any, precision: str) -> None:
     """The passes of a step through the encoder and the frozen encoder."""
     import torch
 
-    from osiris.framework.cost import later_cost
-    from osiris.framework.methods import find_method
     from osiris.models.encoder import build_encoder
     from osiris.presets import paper
 
-    cost = later_cost(find_method(method))
     for images, trained in ((cost.backward, True), (cost.frozen, False)):
-        encoder = build_encoder(paper("tinyworld").encoder).requires_grad_(trained)
-        encoder = encoder if device == "cpu" else encoder.to(device)
-        prepare(encoder)
-        views = torch.empty(round(images * BATCH), 3, 32, 32, device=device)
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        encoder = build_encoder(paper("tinyworld").encoder).requires_grad_(trained).to("cuda")
+        views = torch.empty(round(images * BATCH), 3, 32, 32, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             features = encoder(views)
         if trained:
             features.sum().backward()
 
 
-def fused_bytes(method: str, precision: str) -> int:
-    """Traffic of the compiled passes through the encoder, by the scheduler of torch's compiler."""
-    import torch
-    from torch._functorch.aot_autograd import make_boxed_func
-    from torch._inductor.compile_fx import compile_fx, record_original_output_strides, shape_env_from_inputs
-    from torch._inductor.debug import DebugContext
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.virtualized import V
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    kernels: list[int] = []
-
-    def lower(graph: Any, inputs: Any, **settings: Any) -> Any:
-        record_original_output_strides(graph)
-        kinds: dict[str, Any] = {name: bool(settings.get(name)) for name in ("is_inference", "is_backward")}
-        lowered = GraphLowering(graph, example_inputs=inputs, shape_env=shape_env_from_inputs(inputs), **kinds)
-        fake = torch._guards.detect_fake_mode(inputs)
-        with DebugContext(), V.set_graph_handler(lowered), V.set_fake_mode(fake), V.set_extern_kernel_nodes([]):
-            lowered.run(*inputs)
-            lowered._update_scheduler()
-            kernels.extend(node.get_read_write_buffers_sizes() for node in lowered.scheduler.nodes)
-        return make_boxed_func(graph.forward)
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        return compile_fx(graph, inputs, inner_compile=lower)
-
-    with FakeTensorMode():
-        encoder_passes(method, precision, "cpu", lambda encoder: encoder.compile(backend=backend))
-    return sum(kernels)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="osiris-d")
-    parser.add_argument("--fused", metavar="PRECISION", help=argparse.SUPPRESS)  # in a process without the device
     options = parser.parse_args()
-    if options.fused:
-        print(fused_bytes(options.method, options.fused))
-        return
     reason = pretend_cuda.missing()
     if reason is not None:
         sys.exit(reason)
@@ -191,16 +156,15 @@ def main() -> None:
         core = importlib.import_module("core")  # before torch
     forget_values(core)
     core.torch.set_num_threads(1)
+    cost = views_per_image(options.method)
     print(f"{'precision':16}{'operations':>12}{'traffic':>12}{'uploads':>10}")
     for precision in ("32", "bf16"):
         counts = count_step(core, options.method, precision)
         print(f"{precision:16}{counts.operations:12}{counts.bytes / 1e9:9.1f} GB{counts.uploads:10}", flush=True)
         with core.Cuda(), counter(core) as passes:
-            encoder_passes(options.method, precision, "cuda", lambda encoder: None)
-        command = [sys.executable, __file__, "--method", options.method, "--fused", precision]
-        fused = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        traffic = counts.bytes - passes.counts.bytes + fused
-        print(f"{precision + ', compiled':16}{'':12}{traffic / 1e9:9.1f} GB{counts.uploads:10}", flush=True)
+            encoder_passes(cost, precision)
+        alone = passes.counts
+        print(f"{'  encoder':16}{alone.operations:12}{alone.bytes / 1e9:9.1f} GB", flush=True)
 
 
 if __name__ == "__main__":
