@@ -2,10 +2,10 @@
 
     python benchmarks/device.py [--method osiris-d]
 
-The second task with the networks, views and losses of the preset `paper` on 32x32 images, on the pretend CUDA device
-(tests/support/pretend_cuda.py). Traffic is what all operations read and write, as if each went through the memory of
-the device. It is a polynomial of the batch size (parameters, images, pairs of images), so three small batches determine
-it for 256 + 192 images.
+The second task with the networks, views and losses of the preset `paper` on 32x32 images, 256 and those of the memory,
+on the pretend CUDA device (tests/support/pretend_cuda.py), whose tensors have no values here. Traffic is what all
+operations read and write, as if each went through the memory of the device. The passes
+through the encoder are also counted alone. What `--compile` fuses is not counted.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import pretend_cuda
 
-BATCHES, PAPER = (4, 8, 12), 256
+BATCH = 256
 
 
 @dataclass
@@ -32,29 +32,30 @@ class Counts:
     uploads: int = 0
 
 
-def extrapolate(values: list[int]) -> float:
-    """The value at the paper's batch size of the parabola through those at the small ones."""
-    one, two, three = values
-    first, second, third = BATCHES
-    slope = (two - one) / (second - first)
-    bend = ((three - two) / (third - second) - slope) / (third - first)
-    return one + slope * (PAPER - first) + bend * (PAPER - first) * (PAPER - second)
+def forget_values(core: Any) -> None:
+    """Tensors of the pretend device get shapes alone: computing in bf16 on a CPU takes minutes."""
+    create, compute = core.OnCuda.__new__, core.compute
+
+    def without_device(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ == "_to_copy" and isinstance(args[0], core.OnCuda):
+            kwargs = {name: value for name, value in (kwargs or {}).items() if name != "device"}
+        return compute(func, types, args, kwargs)
+
+    core.OnCuda.__new__ = staticmethod(lambda cls, inner: create(cls, inner.to("meta")))
+    core.compute = without_device
+    library = core.torch.library.Library("aten", "IMPL")
+    library.impl("_fused_sgd_", lambda *given, **named: None, "Meta")
+    # A build of torch without CUDA has no kernel for this there, and would count the many operations it replaces.
+    library.impl("mish_backward", lambda *given: None, "CUDA")
+    core.library = library  # which would be undone with it
 
 
-def count_step(core: Any, method: str, batch: int, precision: str) -> Counts:
-    """The counts of one step in the second task, with the memory filled."""
+def counter(core: Any) -> Any:
+    """A mode that counts what runs under it."""
     import numpy as np
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
-
-    from osiris.bench import MEAN, STD
-    from osiris.data.benchmark import Benchmark, Split
-    from osiris.data.images import ArrayImages
-    from osiris.framework.methods import find_method
-    from osiris.presets import paper
-    from osiris.training.engine import Engine
-    from osiris.training.schedule import phases
 
     def traffic(tensor: torch.Tensor) -> int:
         """Bytes, without the repetitions of an expanded tensor."""
@@ -79,16 +80,33 @@ def count_step(core: Any, method: str, batch: int, precision: str) -> Counts:
                 self.counts.uploads += copied
             return out
 
-    random = np.random.default_rng(0)
-    images = ArrayImages(random.integers(0, 256, (4 * batch, 3, 32, 32), dtype=np.uint8))
-    task = torch.arange(2).repeat_interleave(2 * batch)
+    return Count()
+
+
+def count_step(core: Any, method: str, precision: str) -> Counts:
+    """The counts of one step in the second task, with the memory filled."""
+    import numpy as np
+    import torch
+
+    from osiris.bench import MEAN, STD
+    from osiris.data.benchmark import Benchmark, Split
+    from osiris.data.images import ArrayImages
+    from osiris.framework.methods import find_method
+    from osiris.presets import paper
+    from osiris.training.engine import Engine
+    from osiris.training.schedule import plan_episodes
+
+    images = ArrayImages(np.zeros((4 * BATCH, 3, 32, 32), dtype=np.uint8))
+    task = torch.arange(2).repeat_interleave(2 * BATCH)
     split = Split(images, task, task.clone())
-    data = Benchmark("random", split, split, split, ("a", "b"), ((0,), (1,)), MEAN, STD)
+    data = Benchmark("black", split, split, split, ("a", "b"), ((0,), (1,)), MEAN, STD)
     config = paper("tinyworld")
-    learning = replace(config.learning, batch_size=batch, memory_size=2 * batch, epochs=1)
-    config = replace(config, learning=learning, engine=replace(config.engine, precision=precision))
+    learning = replace(config.learning, epochs=1)
+    config = replace(
+        config, learning=learning, engine=replace(config.engine, precision=precision, images_on_device=True)
+    )
     chosen = find_method(method)
-    first, second = phases(data, chosen, 1, batch)
+    first, second = plan_episodes(data, chosen, learning)
     with core.Cuda():
         engine = Engine(config, chosen, data, torch.device("cuda:0"))
         for phase, steps in ((first, 2), (second, 1)):
@@ -97,9 +115,32 @@ def count_step(core: Any, method: str, batch: int, precision: str) -> Counts:
                 engine.step(phase, step)
             if phase is first:
                 engine.end(phase)
-        with Count() as count:
+        with counter(core) as count:
             engine.step(second, 1)
     return count.counts
+
+
+def views_per_image(method: str) -> Any:
+    from osiris.framework.cost import later_cost
+    from osiris.framework.methods import find_method
+
+    return later_cost(find_method(method))
+
+
+def encoder_passes(cost: Any, precision: str) -> None:
+    """The passes of a step through the encoder and the frozen encoder."""
+    import torch
+
+    from osiris.models.encoder import build_encoder
+    from osiris.presets import paper
+
+    for images, trained in ((cost.backward, True), (cost.frozen, False)):
+        encoder = build_encoder(paper("tinyworld").encoder).requires_grad_(trained).to("cuda")
+        views = torch.empty(round(images * BATCH), 3, 32, 32, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            features = encoder(views)
+        if trained:
+            features.sum().backward()
 
 
 def main() -> None:
@@ -113,15 +154,17 @@ def main() -> None:
         pretend_cuda.build(Path(folder))
         sys.path.insert(0, folder)
         core = importlib.import_module("core")  # before torch
-    # A build of torch without CUDA has no kernel for this there, and would count the many operations it replaces.
-    library = core.torch.library.Library("aten", "IMPL")
-    library.impl("mish_backward", lambda *given: None, "CUDA")
+    forget_values(core)
     core.torch.set_num_threads(1)
-    print(f"{'precision':12}{'operations':>12}{'traffic':>12}{'uploads':>10}")
+    cost = views_per_image(options.method)
+    print(f"{'precision':16}{'operations':>12}{'traffic':>12}{'uploads':>10}")
     for precision in ("32", "bf16"):
-        counts = [count_step(core, options.method, batch, precision) for batch in BATCHES]
-        gigabytes = extrapolate([count.bytes for count in counts]) / 1e9
-        print(f"{precision:12}{counts[-1].operations:12}{gigabytes:9.1f} GB{counts[-1].uploads:10}", flush=True)
+        counts = count_step(core, options.method, precision)
+        print(f"{precision:16}{counts.operations:12}{counts.bytes / 1e9:9.1f} GB{counts.uploads:10}", flush=True)
+        with core.Cuda(), counter(core) as passes:
+            encoder_passes(cost, precision)
+        alone = passes.counts
+        print(f"{'  encoder':16}{alone.operations:12}{alone.bytes / 1e9:9.1f} GB", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ def open_device(name: str, tf32: bool = False) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-        torch.backends.cudnn.benchmark = False  # kernels chosen by their time would change the bits of a resumed run
+        # Kernels chosen by their time would change the bits of a resumed run.
+        torch.backends.cudnn.benchmark = False
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # read when the compiler of torch is first imported
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
     return device

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import naive
 from osiris.framework import losses
@@ -112,3 +114,19 @@ def test_er_plus_aligns_no_memory_images() -> None:
     assert plus[..., :3].abs().max() > 0 and plus[..., 3:].abs().max() == 0
     together = -(union * y.detach().flip(0)).sum(-1)  # a step against the gradient, along the other view
     assert (together > 0).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_value_is_written_by_index(loss: str) -> None:
+    """On CUDA that would sort the indices, to be deterministic."""
+    seen: list[str] = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    z, others = vectors(4, 3, 0), vectors(4, 3, 1)
+    with Names():
+        LOSSES[loss][0](z, others, 0.1).backward()
+    assert seen and not any("index" in name for name in seen), seen

@@ -1,5 +1,6 @@
 """Which device a process takes, and how it is set up, with a simulated driver."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", used)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *given, **named: None)
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHINDUCTOR_DETERMINISTIC", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.setenv(name, "")  # restored afterwards, also if it was not set
+        monkeypatch.delenv(name)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     yield selected
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
@@ -71,7 +73,7 @@ def test_tf32_is_one_setting(tf32: bool, gpus: list[torch.device]) -> None:
     torch.backends.cudnn.allow_tf32 = not tf32
     open_device("cuda", tf32)
     assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == tf32
-    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cudnn.benchmark and os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1"
 
 
 def test_a_run_that_could_be_faster_says_so(gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,15 @@ def test_a_gpu_keeps_room_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> No
         check_memory(engine, plan)
 
 
+def test_images_that_stay_on_a_gpu_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, plan = built(wide("osiris-d"))
+    before = estimate_memory(engine, plan)
+    monkeypatch.setattr(estimate, "kept_bytes", lambda images, device, keep: len(images))
+    parts = estimate_memory(engine, plan)
+    assert before["images"] == 0 and parts["images"] == max(episode.count for episode in plan)
+    assert estimate.total(parts) == estimate.total(before) + parts["images"]
+
+
 @pytest.mark.parametrize(("again", "advice"), [(False, "--micro-batch 16"), (True, "no other program")])
 def test_memory_that_runs_out_is_one_sentence(
     again: bool, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,16 @@ SHARE = 0.1
 """Images are kept on a GPU if they take no more than this part of its memory."""
 
 
+def kept_bytes(images: Images, device: torch.device, keep: bool | None = None) -> int:
+    """What the images take on the device, 0 if they stay on the host. `keep`: all of them on the device; None: if it is
+    a GPU with room for them and they are decoded already."""
+    size = len(images) * math.prod(images.shape)
+    if keep is None:
+        room = total_memory(device)
+        keep = room is not None and images.decoded and size <= SHARE * room
+    return size if keep and device.type != "cpu" else 0
+
+
 class TrainingImages:
     """The images of an episode, as batches on the device.
 
@@ -23,13 +33,10 @@ class TrainingImages:
     """
 
     def __init__(self, images: Images, device: torch.device, keep: bool | None = None) -> None:
-        """`keep`: all of them on the device; None: if it is a GPU with room for them and they are decoded already."""
+        """`keep`: see `kept_bytes`."""
         self.images, self.device = images, device
-        room, size = total_memory(device), len(images) * math.prod(images.shape)
-        if keep is None:
-            keep = room is not None and images.decoded and size <= SHARE * room
         self.kept: Tensor | None = None
-        if keep and device.type != "cpu":
+        if kept_bytes(images, device, keep):
             self.kept = upload(images.take(torch.arange(len(images))), device)
 
     def take(self, positions: Tensor) -> Tensor:

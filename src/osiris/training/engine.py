@@ -238,6 +238,7 @@ class Engine:
     def _images(self, episode: Episode) -> TrainingImages:
         assert episode.images is not None, "its images are not at hand any more"
         if self.images is None or self.images.images is not episode.images:
+            self.images = None  # not two episodes on the device
             self.images = TrainingImages(episode.images, self.device, self.config.engine.images_on_device)
         return self.images
 

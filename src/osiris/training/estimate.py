@@ -19,6 +19,7 @@ from osiris.framework.terms import StepContext, X, Y
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
+from osiris.training.batches import kept_bytes
 from osiris.training.engine import Engine
 from osiris.training.schedule import Episode
 
@@ -33,23 +34,27 @@ PIECES = (256, 128, 64, 32, 16)
 
 def estimate_memory(engine: Engine, plan: list[Episode], micro_batch: int | None = None) -> dict[str, int]:
     """Bytes on the device of this process: `networks` (with gradients, optimiser state and frozen copies), `memory`,
-    `activations` of a step in a later task, which needs most, and `evaluation`, at another time than activations."""
+    `images` of the largest episode that are kept there, `activations` of a step in a later task, which needs most, and
+    `evaluation`, at another time than activations."""
     model, benchmark, world = engine.model, engine.benchmark, processes.world_size()
     trained = _bytes(p for p in model.parameters() if p.requires_grad)
     frozen = _bytes(p for p in model.parameters() if not p.requires_grad)
     memory = _bytes(engine.memory.buffers())
     copies = 4 if engine.config.learning.optimiser == "adamw" else 3  # with the gradient, and one moment or two
-    images = len(benchmark.bank) + len(benchmark.test or ())
+    evaluated = len(benchmark.bank) + len(benchmark.test or ())
     with processes.alone(), frozen_statistics(model):
         largest, features = _largest_output(engine)
         activations = _step_bytes(engine, plan, micro_batch, largest, world)
-    evaluation = 3 * largest * EVALUATION_BATCH + images * features * 4
+    evaluation = 3 * largest * EVALUATION_BATCH + evaluated * features * 4
     networks = trained * copies + frozen + _bytes(model.buffers()) - memory
-    return {"networks": networks, "memory": memory, "activations": activations, "evaluation": evaluation}
+    keep = engine.config.engine.images_on_device
+    kept = [kept_bytes(episode.images, engine.device, keep) for episode in plan if episode.images is not None]
+    parts = {"networks": networks, "memory": memory, "images": max(kept, default=0)}
+    return parts | {"activations": activations, "evaluation": evaluation}
 
 
 def total(parts: dict[str, int]) -> int:
-    return parts["networks"] + parts["memory"] + max(parts["activations"], parts["evaluation"])
+    return parts["networks"] + parts["memory"] + parts["images"] + max(parts["activations"], parts["evaluation"])
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -158,7 +163,7 @@ def check_memory(engine: Engine, plan: list[Episode]) -> None:
     if needed <= available:
         return
     hint = _what_fits(engine, plan, lambda parts: total(parts) * sharing <= available)
-    details = ", ".join(f"{name} {size / GIGABYTE:.2f} GB" for name, size in parts.items())
+    details = ", ".join(f"{name} {size / GIGABYTE:.2f} GB" for name, size in parts.items() if size)
     kept = f" ({WORKSPACE / GIGABYTE:.0f} GB is left for kernels)" if cuda else ""
     raise UserError(
         f"this run needs about {needed / GIGABYTE:.1f} GB of memory on {engine.device} ({details}), and "
