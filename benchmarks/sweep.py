@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from osiris.cores import core_count
-from osiris.sweep.attempts import train_command
-from osiris.sweep.grid import Grid, GridDirectory, parse_settings
-from osiris.sweep.runner import make_launcher, run_grids
+from osiris.grids.attempts import train_command
+from osiris.grids.grid import Grid, GridDirectory, parse_settings
+from osiris.grids.runner import make_launcher, run_grids
 
 
 def measure(work: Callable[[], object]) -> tuple[float, float]:

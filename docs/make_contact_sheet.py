@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from osiris.data import tinyworld
-from osiris.report.benchmark_images import contact_sheet
+from osiris.reporting.benchmark_images import contact_sheet
 
 IMAGES = 9
 

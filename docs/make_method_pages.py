@@ -19,16 +19,16 @@ from pathlib import Path
 import method_pictures
 import torch
 
-from osiris.evaluation import published
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.statistics import Sample
 from osiris.files import write_text
 from osiris.framework.cost import total_cost
 from osiris.framework.methods import READINGS, ZOO, find_method
-from osiris.framework.table1 import COLUMNS, Facts, facts, group_of
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.report.comparison import published_table
-from osiris.report.framework_tables import cost_table, methods_table, storage_table
+from osiris.paper import published
+from osiris.paper.table1 import COLUMNS, Facts, facts, group_of
+from osiris.reporting.comparison import published_table
+from osiris.reporting.framework_tables import cost_table, methods_table, storage_table
 
 FOLDER = Path(__file__).parent / "methods"
 RESULTS = Path(__file__).parent / "results"

@@ -29,7 +29,7 @@ from osiris.files import write_text
 from osiris.framework.methods import ABLATIONS, READINGS, ZOO, Method, find_method
 from osiris.framework.tracing import Path as TracedPath
 from osiris.framework.tracing import Traced, trace
-from osiris.report.style import INK, MUTED, SETTINGS, role_style
+from osiris.reporting.style import INK, MUTED, SETTINGS, role_style
 
 CHIP, BOX, PILL, LOSS, GAP = 1.05, 0.62, 1.1, 2.75, 0.5
 """Widths of images, networks, embeddings and losses, and the space between columns."""

@@ -82,7 +82,7 @@ def test_architecture_names_the_way_of_an_image(tmp_path: Path, monkeypatch: pyt
     everywhere = re.findall(r"^- `(\w+\.py)`", way, flags=re.MULTILINE)
     entered = list(dict.fromkeys(file for file, _ in trace if file not in everywhere))
     assert numbered == entered
-    assert "report/page.py" in report
+    assert "reporting/page.py" in report
 
 
 def test_architecture_names_files_that_exist() -> None:

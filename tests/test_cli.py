@@ -14,8 +14,8 @@ import pytest
 
 from osiris.cli import COMMANDS, main
 from osiris.commands import train as train_command
-from osiris.evaluation.published import benchmarks
 from osiris.framework.methods import ZOO
+from osiris.paper.published import benchmarks
 from quick import quick
 from tiny_runs import arguments
 

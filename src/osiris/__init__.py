@@ -11,7 +11,6 @@ Names are imported when they are first used, so that `import osiris` does not wa
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from osiris.errors import UserError
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
+    from osiris.grids.runner import sweep
     from osiris.learner import Learner
     from osiris.models.external import register_encoder
     from osiris.runs.run import Run, load_runs
-    from osiris.sweep.runner import sweep
 
 _HOME = {
     "Benchmark": "data.benchmark",
@@ -41,14 +40,14 @@ _HOME = {
     "load_run": "api",
     "load_runs": "runs.run",
     "register_encoder": "models.external",
+    "report": "api",
+    "sweep": "grids.runner",
     "train": "api",
 }
 """Where a class or function is defined."""
 _MODULES = {
     "losses": "framework.losses",
     "methods": "framework.methods",
-    "report": "report",
-    "sweep": "sweep",
     "terms": "framework.terms",
 }
 
@@ -87,11 +86,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class CallablePackage(ModuleType):
-    """`osiris.report` and `osiris.sweep` are packages and functions: calling the package calls the function."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        home = {"osiris.report": "osiris.api", "osiris.sweep": "osiris.sweep.runner"}[self.__name__]
-        return getattr(import_module(home), self.__name__.removeprefix("osiris."))(*arguments, **options)

@@ -19,9 +19,9 @@ from osiris.framework.composition import method_to_dict
 from osiris.framework.methods import ZOO, Method
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure
-from osiris.report.comparison import comparison_table
-from osiris.report.page import make_report
-from osiris.report.tables import Table
+from osiris.reporting.comparison import comparison_table
+from osiris.reporting.page import make_report
+from osiris.reporting.tables import Table
 from osiris.runs.directory import RunDirectory, default_out, read_config
 from osiris.runs.run import Run, load_runs
 from osiris.training.compatibility import evaluate_compatibility

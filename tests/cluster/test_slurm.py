@@ -14,12 +14,12 @@ import pytest
 
 from osiris.cli import main
 from osiris.files import read_json
-from osiris.sweep import slurm
-from osiris.sweep.attempts import status_of
-from osiris.sweep.grid import Grid, GridDirectory, GridRun
-from osiris.sweep.journal import last_step, read_journal
-from osiris.sweep.runner import make_launcher, run_grids
-from osiris.sweep.slurm import SlurmOptions, queued_jobs
+from osiris.grids import slurm
+from osiris.grids.attempts import status_of
+from osiris.grids.grid import Grid, GridDirectory, GridRun
+from osiris.grids.journal import last_step, read_journal
+from osiris.grids.runner import make_launcher, run_grids
+from osiris.grids.slurm import SlurmOptions, queued_jobs
 from tiny_runs import write_arrays
 
 pytestmark = pytest.mark.slow

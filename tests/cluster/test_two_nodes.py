@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osiris.files import read_json
-from osiris.sweep.slurm import rendezvous
+from osiris.grids.slurm import rendezvous
 from tiny_runs import arguments, assert_same_run, log, write_arrays
 
 pytestmark = pytest.mark.slow

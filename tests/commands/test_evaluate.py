@@ -13,9 +13,9 @@ import osiris
 from osiris.cli import main
 from osiris.commands.evaluate import parse
 from osiris.evaluation.config import BASELINES
-from osiris.report.comparison import main_table
-from osiris.report.studies import studies
-from osiris.report.tables import Number
+from osiris.reporting.comparison import main_table
+from osiris.reporting.studies import studies
+from osiris.reporting.tables import Number
 from osiris.runs.run import load_runs
 from tiny_runs import arguments
 

@@ -15,9 +15,9 @@ from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
 from osiris.framework.methods import ZOO
 from osiris.framework.objectives import Objective
-from osiris.framework.table1 import measure_ticks
 from osiris.framework.terms import CrossMix
 from osiris.framework.tracing import trace
+from osiris.paper.table1 import measure_ticks
 from quick import quick
 from tiny import OBJECTIVES, Situation, assert_like_naive, composed, situation
 

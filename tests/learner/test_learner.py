@@ -27,11 +27,11 @@ from osiris.learner import Learner
 from osiris.learner import learner as learner_module
 from osiris.learner import observations as observations_module
 from osiris.presets import configure
-from osiris.report import page
-from osiris.report.benchmark_images import find_images
-from osiris.report.figures import unlabelled as state_figures
-from osiris.report.studies import studies
-from osiris.report.writer import ReportWriter
+from osiris.reporting import page
+from osiris.reporting.benchmark_images import find_images
+from osiris.reporting.figures import unlabelled as state_figures
+from osiris.reporting.studies import studies
+from osiris.reporting.writer import ReportWriter
 from osiris.runs.run import load_runs
 from osiris.runs.state import load_state, read_state
 from osiris.training.run import Opening, train

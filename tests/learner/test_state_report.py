@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from osiris.errors import Stopped
 from osiris.export import export
 from osiris.learner import Learner
-from osiris.report.comparison import comparison_table
-from osiris.report.figures import training
-from osiris.report.figures.unlabelled import below_start, reference
-from osiris.report.page import make_report
-from osiris.report.studies import Study, studies
+from osiris.reporting.comparison import comparison_table
+from osiris.reporting.figures import training
+from osiris.reporting.figures.unlabelled import below_start, reference
+from osiris.reporting.page import make_report
+from osiris.reporting.studies import Study, studies
 from osiris.runs.run import load_runs
 from pictures import write_pictures
 from tiny_runs import asked_to_stop, config, train

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from osiris.errors import UserError
+from osiris.grids.grid import GridRun
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import architecture_of, encoder_name, freeze_layers, register_encoder
 from osiris.models.normalisation import BatchNorm
 from osiris.presets import configure
-from osiris.sweep.grid import GridRun
 
 
 class Small(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 
 from osiris.commands.train import parse
 from osiris.config import Config, from_dict, to_dict
+from osiris.grids.grid import GridRun
 from osiris.models.encoder import build_encoder
 from osiris.presets import PRESETS, configure
-from osiris.sweep.grid import GridRun
 
 BENCHMARKS = ("tinyworld", "split-cifar100-20", "folder:photos")
 

@@ -25,9 +25,9 @@ from osiris.evaluation.scores import Comparison, write_record
 from osiris.files import load_tensors, save_tensors
 from osiris.framework.representations import Average
 from osiris.models.external import encoder_name
-from osiris.report.page import make_report
-from osiris.report.studies import levels
-from osiris.report.tables import Number
+from osiris.reporting.page import make_report
+from osiris.reporting.studies import levels
+from osiris.reporting.tables import Number
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.run import expected_normalisation

@@ -113,7 +113,7 @@ def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
     """One PNG per task: a row for each class, or some rows of unlabelled images."""
     import re
 
-    from osiris.report.benchmark_images import contact_sheet
+    from osiris.reporting.benchmark_images import contact_sheet
 
     paths: list[Path] = []
     for task in range(benchmark.task_count):

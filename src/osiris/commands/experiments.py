@@ -32,9 +32,9 @@ def demo_command(
         jobs: Runs at a time; None means one per core.
     """
     from osiris.commands import metrics_table
+    from osiris.grids.grid import Grid, GridDirectory
+    from osiris.grids.runner import finish, make_launcher, run_grids
     from osiris.runs.records import read_metrics
-    from osiris.sweep.grid import Grid, GridDirectory
-    from osiris.sweep.runner import finish, make_launcher, run_grids
 
     started = time.monotonic()
     directory, grid = GridDirectory(out), Grid(methods, seeds=(seed,), preset=preset)
@@ -81,13 +81,14 @@ def reproduce_command(
         jobs: Runs at a time; None means one per core.
         retries: How often a failed run is started again.
     """
-    from osiris.reproduce.recipes import find_recipe
-    from osiris.sweep.grid import GridDirectory
-    from osiris.sweep.plan import print_plan
-    from osiris.sweep.runner import default_jobs, finish, make_launcher, run_grids
+    from osiris.grids.grid import Grid, GridDirectory
+    from osiris.grids.plan import print_plan
+    from osiris.grids.runner import default_jobs, finish, make_launcher, run_grids
+    from osiris.paper.recipes import find_recipe
 
     recipe = find_recipe(target)
-    grid = recipe.grid(preset, seeds, [benchmark] if benchmark else [])
+    benchmarks = (benchmark,) if benchmark else recipe.benchmarks
+    grid = Grid(recipe.methods, benchmarks, tuple(seeds), preset, recipe.settings(preset))
     if data_dir is not None:
         os.environ["OSIRIS_DATA"] = str(data_dir)
     if plan:

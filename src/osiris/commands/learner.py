@@ -233,7 +233,7 @@ def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
     import torch
 
     from osiris.data.decode import UndecodableImage, decode
-    from osiris.report.benchmark_images import contact_sheet
+    from osiris.reporting.benchmark_images import contact_sheet
 
     def thumbnail(path: Path) -> np.ndarray:
         try:

@@ -12,7 +12,7 @@ from osiris.files import write_text
 from osiris.models.config import EncoderConfig, ProjectorConfig
 
 if TYPE_CHECKING:
-    from osiris.report.tables import Table
+    from osiris.reporting.tables import Table
 
 
 TABLES = Path(__file__).parent / "methods.json"
@@ -47,7 +47,7 @@ class Args:
 
 def run(args: Args) -> int:
     from osiris.errors import UserError
-    from osiris.report.tables import show
+    from osiris.reporting.tables import show
 
     for flag, value, high in (("memory-size", args.memory_size, 10**9), ("image-size", args.image_size, 10**5)):
         if not 1 <= value <= high:
@@ -57,12 +57,12 @@ def run(args: Args) -> int:
         tables += methods_tables(args)
     if args.what in ("all", "benchmarks"):
         from osiris.data.benchmarks import describe_benchmarks
-        from osiris.report.framework_tables import benchmarks_table
+        from osiris.reporting.framework_tables import benchmarks_table
 
         tables.append(benchmarks_table(describe_benchmarks()))
     if args.what in ("all", "presets"):
         from osiris.presets import PRESETS
-        from osiris.report.framework_tables import presets_table
+        from osiris.reporting.framework_tables import presets_table
 
         tables.append(presets_table({name: build(args.benchmark) for name, build in PRESETS.items()}))
     for number, table in enumerate(tables):
@@ -80,7 +80,7 @@ def methods_tables(args: Args) -> list[Table]:
     """
     import msgspec
 
-    from osiris.report.tables import Table
+    from osiris.reporting.tables import Table
 
     usual = replace(args, what="all", cost=False, benchmark="", format="text") == Args(benchmark="")
     tables = msgspec.json.decode(TABLES.read_bytes(), type=list[Table]) if usual else measured_tables(args)
@@ -88,8 +88,8 @@ def methods_tables(args: Args) -> list[Table]:
 
 
 def measured_tables(args: Args) -> list[Table]:
-    from osiris.framework.table1 import all_facts
-    from osiris.report.framework_tables import cost_table, methods_table, storage_table
+    from osiris.paper.table1 import all_facts
+    from osiris.reporting.framework_tables import cost_table, methods_table, storage_table
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
     about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"

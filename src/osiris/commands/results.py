@@ -37,7 +37,7 @@ def report_command(
         slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
         encoder: For runs whose encoder is your own: `package.module:function`, as it was given to `osiris train`.
     """
-    from osiris.report.page import make_report
+    from osiris.reporting.page import make_report
 
     if not runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
@@ -73,8 +73,8 @@ def compare_command(
         with_paper: Put the published numbers below ours.
     """
     from osiris.presets import MEANINGLESS
-    from osiris.report.comparison import comparison_table
-    from osiris.report.tables import show
+    from osiris.reporting.comparison import comparison_table
+    from osiris.reporting.tables import show
     from osiris.runs.run import load_runs
 
     if not runs:
@@ -105,7 +105,7 @@ def paper_command(
         table: All methods; osiris-d without its parts (split-cifar100-20); accuracy within the environments
             (Tiny-ImageNet).
     """
-    from osiris.report.comparison import published_table
-    from osiris.report.tables import show
+    from osiris.reporting.comparison import published_table
+    from osiris.reporting.tables import show
 
     show(published_table(benchmark, protocol, table), format)

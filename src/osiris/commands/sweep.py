@@ -14,11 +14,11 @@ from tyro.conf import OmitArgPrefixes, Positional
 from osiris.commands import bind_arguments, parse_arguments
 from osiris.console import console, say
 from osiris.errors import UserError
-from osiris.sweep.slurm import SlurmOptions
+from osiris.grids.slurm import SlurmOptions
 
 if TYPE_CHECKING:
-    from osiris.sweep.grid import Grid, GridDirectory
-    from osiris.sweep.runner import Launcher
+    from osiris.grids.grid import Grid, GridDirectory
+    from osiris.grids.runner import Launcher
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ def parse(argv: list[str]) -> Args | Callable[[], int | None]:
 def run(args: Args | Callable[[], int | None]) -> int:
     if not isinstance(args, Args):
         return args() or 0
-    from osiris.sweep.grid import GridDirectory
-    from osiris.sweep.plan import print_plan
-    from osiris.sweep.runner import default_jobs, make_launcher, run_grids
+    from osiris.grids.grid import GridDirectory
+    from osiris.grids.plan import print_plan
+    from osiris.grids.runner import default_jobs, make_launcher, run_grids
 
     grids = grids_of(args)
     if args.plan and args.search:
@@ -104,8 +104,8 @@ def run(args: Args | Callable[[], int | None]) -> int:
 
 def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
-    from osiris.sweep.runner import run_search
-    from osiris.sweep.search import parse_range, searched
+    from osiris.grids.runner import run_search
+    from osiris.grids.search import parse_range, searched
 
     if not args.slurm.wait:
         raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
@@ -127,7 +127,7 @@ def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
 
 
 def grids_of(args: Args) -> list[Grid]:
-    from osiris.sweep.grid import Grid, parse_settings, read_grids
+    from osiris.grids.grid import Grid, parse_settings, read_grids
 
     if args.grid is not None:
         if args.methods or args.set:
@@ -140,11 +140,11 @@ def grids_of(args: Args) -> list[Grid]:
 
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
-    from osiris.report.comparison import main_table
-    from osiris.report.studies import studies
-    from osiris.report.tables import show
+    from osiris.grids.runner import finish
+    from osiris.reporting.comparison import main_table
+    from osiris.reporting.studies import studies
+    from osiris.reporting.tables import show
     from osiris.runs.run import load_runs
-    from osiris.sweep.runner import finish
 
     try:
         page = finish(directory, directory.runs, directory.path / "report")
@@ -164,7 +164,7 @@ def report_command(grid: Positional[Path]) -> int:
     Args:
         grid: The directory of the grid (--out of the sweep).
     """
-    from osiris.sweep.grid import GridDirectory
+    from osiris.grids.grid import GridDirectory
 
     return summarise(GridDirectory.read(grid))
 
@@ -176,8 +176,8 @@ def status_command(grid: Positional[Path], watch: bool = False) -> None:
         grid: The directory of the grid (--out of the sweep).
         watch: Refresh every two seconds until all runs are finished.
     """
-    from osiris.sweep.attempts import status_table, statuses
-    from osiris.sweep.grid import GridDirectory
+    from osiris.grids.attempts import status_table, statuses
+    from osiris.grids.grid import GridDirectory
 
     directory = GridDirectory.read(grid)
     states = statuses(directory)

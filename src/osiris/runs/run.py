@@ -50,7 +50,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: the table and the curve."""
-        from osiris.report.notebook import run_html
+        from osiris.reporting.notebook import run_html
 
         return run_html(self)
 

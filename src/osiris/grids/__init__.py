@@ -1,0 +1,1 @@
+"""Grids of runs: planned, launched here or on a SLURM cluster, watched and summarised."""

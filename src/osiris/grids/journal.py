@@ -1,0 +1,115 @@
+"""What is on disk about the starts, the ends and the progress of a run: written by every launcher, read on any machine
+that sees the files. They may be received, and a kill may have cut any line: what does not parse is skipped."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+import psutil
+from msgspec import Meta
+
+from osiris.grids.grid import GridDirectory, GridRun
+from osiris.runs.directory import RunDirectory
+from osiris.runs.untrusted import harmless
+
+SILENT = 600.0
+"""Seconds without a sign of life after which a run on another machine counts as dead."""
+
+
+class Entry(msgspec.Struct, omit_defaults=True):
+    """A line of the journal of a run."""
+
+    event: Literal["submit", "start", "end", "drop"]
+    time: str = ""
+    host: str = ""
+    job: str = ""
+    """Of a cluster."""
+    code: int = 0
+    """The exit code of a run that ended."""
+    error: str = ""
+    tasks: int = 0
+    """What a trial that a search dropped has learned."""
+
+
+class Step(msgspec.Struct):
+    """What a line of log.jsonl says about progress; task 0: there is no line yet."""
+
+    event: Literal["step"] = "step"
+    task: int = 0
+    tasks: int = 0
+    total_step: int = 0
+    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    seconds_left: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+
+
+Record = TypeVar("Record", Entry, Step)
+
+
+def journal_path(directory: GridDirectory, run: GridRun) -> Path:
+    return directory.path / "attempts" / f"{run.name}.jsonl"
+
+
+def record(directory: GridDirectory, run: GridRun, entry: Entry) -> None:
+    """Add a line to the journal of a run."""
+    journal = journal_path(directory, run)
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    entry.time = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    cut = _end_of(journal, 1) not in (b"", b"\n")
+    with journal.open("ab") as file:
+        file.write(b"\n" * cut + msgspec.json.encode(entry) + b"\n")
+
+
+def read_journal(directory: GridDirectory, run: GridRun) -> list[Entry]:
+    return [*_newest_first(journal_path(directory, run), Entry, 2**20)][::-1]
+
+
+def last_entry(directory: GridDirectory, run: GridRun) -> Entry | None:
+    return next(_newest_first(journal_path(directory, run), Entry, 2**14), None)
+
+
+def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
+    """A search does not train a trial any further."""
+    last = last_entry(directory, run)
+    if last is None or last.event != "drop":
+        record(directory, run, Entry("drop", tasks=tasks))
+
+
+def last_step(log: Path) -> Step:
+    return next(_newest_first(log, Step, 2**14), Step())
+
+
+def in_progress(files: RunDirectory) -> bool:
+    """Whether a process holds the run: a live one here, or one elsewhere that wrote to the log lately."""
+    words = _end_of(files.lock_file, 200).decode(errors="replace").split()  # process 4711 on HOST
+    if len(words) != 4 or not words[1].isdecimal():
+        return False
+    if words[3] == socket.gethostname():
+        try:
+            return any("osiris" in word for word in psutil.Process(int(words[1])).cmdline())
+        except psutil.Error:
+            return False
+    signs = [path.stat().st_mtime for path in (files.lock_file, files.log) if path.exists()]
+    return abs(time.time() - max(signs)) < SILENT
+
+
+def _newest_first(path: Path, kind: type[Record], most: int) -> Iterator[Record]:
+    """The lines within the last `most` bytes that are such records, without control characters."""
+    for line in reversed(_end_of(path, most).splitlines()):
+        with suppress(ValueError, RecursionError):
+            yield msgspec.convert(harmless(msgspec.json.decode(line)), kind)
+
+
+def _end_of(path: Path, most: int) -> bytes:
+    """Empty if there is no such file, or if it is something else: reading a pipe would take forever."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - most))
+                return file.read(most)
+    return b""

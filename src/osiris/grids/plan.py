@@ -1,0 +1,172 @@
+"""What a grid of runs will cost on this machine. What had to be measured is cached, so that a plan takes no time."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from dataclasses import dataclass, replace
+
+import osiris
+from osiris.config import Config, to_dict
+from osiris.console import duration
+from osiris.evaluation.fingerprint import digest
+from osiris.files import cache_directory, read_json, write_json
+from osiris.grids.grid import GridDirectory, GridRun
+
+PROBE_SECONDS = 0.3
+"""How long the speed of an encoder is measured."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run."""
+
+    flops: float
+    """Of the encoder, forward and backward, evaluation included."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a benchmark under a config. Nothing is loaded."""
+
+    train_per_task: list[int]
+    bank: int
+    test: int
+    side: int
+
+
+class Costs:
+    """Costs of runs. Measurements (encoder passes of a method, FLOPs and speed of an encoder) are kept on disk."""
+
+    def __init__(self) -> None:
+        self.path = cache_directory() / "costs.json"
+        try:
+            self.known: dict[str, float] = read_json(self.path)
+        except (OSError, ValueError):
+            self.known = {}
+        self.measured = False
+
+    def of(self, run: GridRun) -> Cost | None:
+        """None where the size of the benchmark is known only after reading the data."""
+        config = run.config
+        sizes = sizes_of(config)
+        if sizes is None:
+            return None
+        tasks = len(sizes.train_per_task) if self._measure("continual", config) else 1
+        passes = (
+            (config.learning.view_size or sizes.side, self.training_passes(config, sizes)),
+            (sizes.side, evaluation_passes(config, sizes, tasks)),
+        )
+        flops = [count * self._measure("flops", config, side) for side, count in passes]
+        seconds = [count / self._measure("speed", config, side) for side, count in passes]
+        return Cost(sum(flops), sum(seconds))
+
+    def training_passes(self, config: Config, sizes: Sizes) -> float:
+        """Encoder forward passes of single views in training, a backward pass counted as two."""
+        images = [count * config.learning.epochs for count in sizes.train_per_task]
+        first, later = (self._measure(part, config) for part in ("first", "later"))
+        return images[0] * first + sum(images[1:]) * later
+
+    def _measure(self, what: str, config: Config, side: int = 0) -> float:
+        key = [what, osiris.__version__, to_dict(config.encoder if side else config.method), side]
+        key += [platform.node(), platform.machine(), config.engine.threads] if what == "speed" else []
+        name = digest(key)
+        if name not in self.known:
+            self.known[name], self.measured = float(measure(what, config, side)), True
+        return self.known[name]
+
+    def save(self) -> None:
+        if self.measured:
+            write_json(self.path, self.known)
+
+
+def measure(what: str, config: Config, side: int) -> float:
+    """Of the method: whether it is `continual`, and encoder passes per image in the `first` and in a `later` task. Of
+    the encoder with images of `side` pixels: `flops` and `speed` of a forward pass."""
+    from osiris.framework.composition import resolve
+    from osiris.framework.cost import FT, later_cost
+    from osiris.training.estimate import encoder_flops
+
+    if what == "flops":
+        return encoder_flops(config.encoder, side)
+    if what == "speed":
+        return speed(config, side)
+    method = resolve(config.method)
+    if what == "continual":
+        return method.stream == "continual"
+    return FT.work if what == "first" else later_cost(method).work
+
+
+def sizes_of(config: Config) -> Sizes | None:
+    from osiris.data.names import DATASETS, parse_name
+
+    data, name = config.data, parse_name(config.data.benchmark)
+    if name.kind != "known" or name.task_count is None:
+        return None
+    known, tasks = DATASETS[name.place], name.task_count
+    classes, train, test, side = known.class_count, known.train_per_class, known.test_per_class, known.size
+    used = min(train, data.train_per_class or train)
+    per_task = [classes * used // tasks] * tasks
+    bank = classes * min(train, data.bank_per_class or train)
+    return Sizes(per_task, bank, classes * min(test, data.test_per_class or test), data.image_size or side)
+
+
+def evaluation_passes(config: Config, sizes: Sizes, stages: int) -> float:
+    """Forward passes of bank and test images, at task ends and wherever --evaluate-every asks."""
+    every = config.evaluation.evaluate_every
+    if every:
+        steps = config.learning.epochs * max(1, sizes.train_per_task[0] // config.learning.batch_size)
+        stages += len(sizes.train_per_task) * (steps // every)
+    return float(stages * (sizes.bank + sizes.test))
+
+
+def speed(config: Config, side: int) -> float:
+    """Views per second through a forward pass alone, as a third of the time of a training step, on the device that
+    training would choose. On a CPU processor time counts, because other programs may be running now."""
+    import torch
+
+    from osiris.devices import open_device
+    from osiris.models.encoder import build_encoder
+
+    device, threads = open_device("auto", config.engine.tf32), config.engine.threads
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.process_time() / torch.get_num_threads() if device.type == "cpu" else time.perf_counter()
+
+    try:
+        model = build_encoder(config.encoder).to(device)
+        batch = torch.zeros(32, 3, side, side, device=device)
+        model(batch).square().mean().backward()  # warm up
+        views, started = 0, now()
+        while views == 0 or now() - started < PROBE_SECONDS:
+            model(batch).square().mean().backward()
+            views += len(batch)
+        return 3 * views / (now() - started)
+    finally:
+        torch.set_num_threads(before)
+
+
+def print_plan(directory: GridDirectory, jobs: int) -> None:
+    """The commands as they would be typed, with their costs as comments: the output is a script."""
+    costs, known = Costs(), list[Cost]()
+    of_any_seed: dict[GridRun, Cost | None] = {}
+    for run in directory.runs:
+        alike = replace(run, seed=0)
+        cost = of_any_seed[alike] = of_any_seed[alike] if alike in of_any_seed else costs.of(alike)
+        known += [] if cost is None else [cost]
+        text = "cost unknown: the size of this benchmark is known only after reading the data"
+        text = text if cost is None else f"{cost.flops:.2e} FLOPs, {duration(cost.seconds)}"
+        command = ["osiris", "train", *run.arguments, "--out", str(directory.folder(run))]
+        print(f"{shlex.join(command)}    # {text}", flush=True)
+    costs.save()
+    flops, seconds = sum(cost.flops for cost in known), sum(cost.seconds for cost in known)
+    print(
+        f"# {len(directory.runs)} runs: {flops:.2e} FLOPs in encoders, {duration(seconds)} one after the other on this "
+        f"machine, {duration(seconds / jobs)} with {jobs} at a time"
+    )

@@ -1,0 +1,139 @@
+"""The images of a study's benchmark, if this machine has them: rendered for tinyworld, otherwise from the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from osiris.config import from_dict
+from osiris.data.benchmark import Benchmark
+from osiris.data.benchmarks import is_at_hand, load_benchmark
+from osiris.data.config import BenchmarkConfig
+from osiris.data.images import Images
+from osiris.errors import UserError
+from osiris.reporting.studies import Study
+from osiris.runs.run import Run
+from osiris.runs.untrusted import harmless, read_received, shortened
+
+GAP = 2
+MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
+"""Of contact sheets."""
+CLASS_NAME = 24
+"""Longest class name in a figure, in characters."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The benchmark of a study, or why there are no images."""
+
+    benchmark: Benchmark | None
+    reason: str = ""
+
+    def class_name(self, label: int) -> str:
+        names = self.benchmark.class_names if self.benchmark is not None else ()
+        return shortened(harmless(names[label]), CLASS_NAME) if label < len(names) else f"class {label + 1}"
+
+
+def find_images(study: Study) -> Source:
+    """Never fetches or decodes a data set: a report must not wait for a download."""
+    path = study.runs[0].files.config
+    if not path.exists():
+        return Source(None, "images are left out: config.json was not copied along with the run")
+    try:
+        config: BenchmarkConfig = from_dict(read_received(path, dict)["config"]["data"], BenchmarkConfig)
+        if not config.benchmark:
+            return Source(
+                None,
+                "images are left out: they were given one folder at a time, and only those of the "
+                "memory are part of the state",
+            )
+        if not is_at_hand(config):
+            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
+        benchmark = load_benchmark(config)
+    except (UserError, OSError, KeyError, TypeError, ValueError) as error:
+        return Source(None, f"images are left out: {error}")
+    if benchmark.checksum != study.metrics.fingerprint.split:
+        return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
+    return Source(benchmark)
+
+
+def remembered(run: Run, benchmark: Benchmark) -> np.ndarray | None:
+    """Indices into `train` of the images in a run's memory at the end, those of the earliest tasks first; None if that
+    is not known, or if they are not images of this benchmark."""
+    memory = run.memory()
+    if memory is None or not len(memory[0]):
+        return None
+    position, task = (torch.from_numpy(values).long() for values in memory)
+    if position.ndim != 1 or position.shape != task.shape or task.min() < 0 or task.max() >= benchmark.task_count:
+        return None
+    sizes = torch.bincount(benchmark.train.task, minlength=benchmark.task_count)
+    if position.min() < 0 or (position >= sizes[task]).any():
+        return None
+    order = task.argsort(stable=True)
+    return benchmark.training_rows(task[order], position[order]).numpy()
+
+
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Positions of at most `most` of `count` items."""
+    return np.linspace(0, count - 1, min(most, count)).astype(int)
+
+
+def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+    """uint8 [n, H, W, 3]"""
+    return pixels(images.take(torch.as_tensor(np.asarray(indices), dtype=torch.int64)))
+
+
+def pixels(images: Tensor) -> np.ndarray:
+    return images.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def tiles(rows: Sequence[np.ndarray], row_gap: int = GAP) -> Image.Image:
+    """Rows of uint8 [n, H, W, 3] as one picture with transparent gaps, for any background."""
+    height, width = rows[0].shape[1:3]
+    columns = max(len(row) for row in rows)
+    size = (columns * (width + GAP) - GAP, len(rows) * (height + row_gap) - row_gap)
+    sheet = Image.new("RGBA", size, (0, 0, 0, 0))
+    for y, row in enumerate(rows):
+        for x, tile in enumerate(row):
+            sheet.paste(Image.fromarray(tile), (x * (width + GAP), y * (height + row_gap)))
+    return sheet
+
+
+def mosaic(images: np.ndarray, columns: int) -> Image.Image:
+    """Images uint8 [n, H, W, 3] in rows of `columns`."""
+    return tiles([images[start : start + columns] for start in range(0, len(images), columns)])
+
+
+def framed(tile: np.ndarray, good: bool) -> np.ndarray:
+    """A tile with a frame: solid green for right, striped orange for wrong (stripes are visible without colour)."""
+    framed_tile = tile.copy()
+    height, width = tile.shape[:2]
+    thick = max(1, height // 16)
+    y, x = np.mgrid[:height, :width]
+    edge = (y < thick) | (y >= height - thick) | (x < thick) | (x >= width - thick)
+    if not good:
+        edge &= ((x + y) // max(2, 2 * thick)) % 2 == 0
+    framed_tile[edge] = (0, 158, 115) if good else (213, 94, 0)
+    return framed_tile
+
+
+def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int = 2) -> Image.Image:
+    """Draw uint8 images [n, 3, H, W], one tensor per row, enlarged `scale` times, with the names on the left."""
+    assert images_by_row and len(images_by_row) == len(row_names), (len(images_by_row), len(row_names))
+    enlarged = [pixels(images).repeat(scale, axis=1).repeat(scale, axis=2) for images in images_by_row]
+    pictures, height = tiles(enlarged), enlarged[0].shape[1]
+    font = ImageFont.load_default()
+    left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), PAPER)
+    sheet.paste(pictures, (left, MARGIN), pictures)
+    pen = ImageDraw.Draw(sheet)
+    for row, name in enumerate(row_names):
+        middle = MARGIN + row * (height + GAP) + height // 2
+        pen.text((left - MARGIN, middle), name, fill=INK, font=font, anchor="rm")
+    return sheet

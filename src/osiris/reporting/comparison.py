@@ -1,0 +1,269 @@
+"""Tables of methods over seeds: ours, the paper's, and both together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from osiris.console import notice
+from osiris.errors import UserError
+from osiris.evaluation.config import COMPATIBILITY, METRICS
+from osiris.evaluation.fingerprint import require_same
+from osiris.evaluation.scores import Compatibility
+from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
+from osiris.paper import published
+from osiris.paper.published import REFERENCES
+from osiris.reporting.studies import Study, below_start, levels
+from osiris.reporting.style import base_name, order_of
+from osiris.reporting.tables import Column, Number, Table
+from osiris.runs.run import Run
+
+OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of numbers over seeds."""
+
+    name: str
+    samples: Mapping[str, Sample]
+    section: object = None
+    """A rule separates rows of different sections."""
+    seeds: str = ""
+    ranked: bool = True
+    """Whether it competes for the best and second best of a column."""
+    runs: tuple[Run, ...] = ()
+    against_best: tuple[str, str] = ("", "")
+    """p of the t-test on A, and the difference in A with its interval."""
+
+
+def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...]) -> Table:
+    """Marks the best of every column; columns without any entry are left out."""
+    columns = [Column(name, "lower" if name == "F" else "higher") for name in metrics]
+    marks = []
+    for column in columns:
+        means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]
+        marks.append(mark(means, column.better == "higher"))
+    cells = []
+    for index, row in enumerate(rows):
+        samples = [row.samples.get(metric) for metric in metrics]
+        numbers = [
+            Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
+            for sample, of_column in zip(samples, marks)
+        ]
+        cells.append((row.name, row.seeds, *numbers, *row.against_best))
+    rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
+    names = ("method", "seeds", *columns, "p", "A - best A")
+    used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
+    body = [tuple(row[at] for at in used) for row in cells]
+    return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
+
+
+def published_table(benchmark: str, protocol: str, what: str = "methods") -> Table:
+    """The paper's numbers: of all `methods`, the `ablation` of osiris-d, or the accuracy within `environments`."""
+    metrics: Sequence[str] = METRICS
+    if what == "ablation":
+        samples = published.published_ablation(protocol)
+        about = f"ablation of osiris-d on {published.TWENTY}, {protocol}"
+    elif what == "environments":
+        samples = published.published_environments()
+        about = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment"
+        metrics = tuple(next(iter(samples.values())))
+    else:
+        samples, about = published.published(benchmark, protocol), f"{benchmark}, {protocol}"
+    rows = [Row(name, row, name in REFERENCES, ranked=name not in REFERENCES) for name, row in samples.items()]
+    notes = (
+        f"percent, mean ± deviation over three seeds; {published.settings()}",
+        "the paper's own marks are not consistent; these follow one rule, and offline is not ranked",
+    )
+    ordered = sorted(rows, key=lambda row: not row.ranked)
+    return number_table(f"{about} KNN, as published", metrics, ordered, notes)
+
+
+def comparison_table(
+    runs: Sequence[Run],
+    protocol: str = "class-agnostic",
+    by: Literal["method", "run"] = "method",
+    with_paper: bool = False,
+    with_baselines: bool = True,
+) -> Table:
+    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with the best row's.
+
+    Above them the features that were not learned, as far as they were measured; with `with_paper`, the published
+    numbers below ours.
+    """
+    check(runs)
+    rows = method_rows(runs, protocol, by)
+    ranked = [row for row in rows if row.ranked and "A" in row.samples]
+    best = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
+    rows = [replace(row, against_best=_against(row, best, protocol)) for row in rows]
+    benchmark = runs[0].metrics.benchmark
+    paper = published.published_rows(benchmark, protocol) if with_paper else {}
+    if with_paper and not paper:
+        notice(f"the paper has no {protocol} numbers for {benchmark}; the table shows your runs alone.")
+    if paper:
+        both = [(row, *_paper_rows(paper.get(row.runs[0].method))) for row in rows]
+        rows = [replace(row, section=pair[0].name) for pair in both for row in pair]
+    baselines = {}
+    for run in runs if with_baselines else ():
+        baselines |= run.baseline_accuracies(protocol)
+    baselines |= levels(runs, protocol) if with_baselines else {}
+    above = [Row(name, {"A": Sample(value, None, 1)}, "baseline", ranked=False) for name, value in baselines.items()]
+    notes = [OVER_SEEDS, *_test_notes(rows, best)]
+    if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
+        notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
+    notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
+    gained = any("G" in row.samples for row in rows)
+    notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
+    worse = below_start(runs, protocol)
+    notes += [f"significantly worse than the start: {worse}"] * bool(worse)
+    notes += [f"paper: three seeds, {published.settings()}"] if paper else []
+    measured = [run.compatibility for run in runs if run.compatibility is not None]
+    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
+    notes += [_recall_note(measured, len(runs))] if measured else []
+    about = runs[0].metrics.fingerprint
+    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
+    title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
+    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)))
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Refuse runs that cannot be compared."""
+    if not runs:
+        raise UserError("there are no runs to compare.")
+    require_same({str(run.path): run.metrics.fingerprint for run in runs})
+    for run in runs:
+        if not run.metrics.complete:
+            done = f"{len(run.metrics.evaluations)} of {run.task_count} tasks"
+            raise UserError(f"{run.path} has finished {done}; let it finish, or leave it out.")
+
+
+def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]) -> list[Row]:
+    """Methods in the order of the zoo (runs in the order given), references last."""
+    from osiris.paper.table1 import group_of
+
+    groups: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        members = groups.setdefault(run.label if by == "method" else str(run.path), {})
+        twin = members.setdefault(run.seed, run)
+        if twin is not run:
+            raise UserError(
+                f"{twin.path} and {run.path} are both {run.label} with seed {run.seed}: their mean would mix"
+                " different runs. Leave one out, or give each run a row of its own with --by run."
+            )
+    rows = []
+    for name in sorted(groups, key=order_of) if by == "method" else groups:
+        members = tuple(groups[name].values())
+        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) for run in members})
+        first = members[0]
+        ranked = first.continual and first.method not in REFERENCES
+        group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
+        section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
+        rows.append(Row(name, samples, section, str(len(members)), ranked, members))
+    return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _recall(run: Run) -> dict[str, float | None]:
+    return {} if run.compatibility is None else run.compatibility.values()
+
+
+def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
+    """What the columns of compatibility are."""
+    each = "; ".join(sorted({one.conditions for one in measured}))
+    missing = f"; {len(measured)} of {runs} runs have it" if len(measured) < runs else ""
+    return (
+        "R@10: of the ten nearest images, how many are found in an index of an earlier encoder, as it is or mapped; "
+        f"mean over all pairs of encoders ({each}{missing})"
+    )
+
+
+def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:
+    return [Row("  paper", samples, seeds="3", ranked=False)] if samples else []
+
+
+def _test_notes(rows: Sequence[Row], best: Row | None) -> list[str]:
+    """What the last two columns are, if they are there."""
+    columns = []
+    if any(row.against_best[0] for row in rows):
+        columns.append("p of a t-test over seeds (paired where methods share at least two seeds)")
+    if any(row.against_best[1] for row in rows):
+        columns.append("the difference in A on shared seeds with its 95% paired bootstrap interval over test images")
+    assert best is not None or not columns
+    return [f"compared with {best.name}, the best A: {', and '.join(columns)}"] if best and columns else []
+
+
+def config_differences(runs: Sequence[Run]) -> list[str]:
+    """Differences in training, which the protocol does not fix. Methods may differ in their own options."""
+    notes = []
+    methods = sorted({run.method for run in runs})
+    for name in sorted({name for run in runs for name in run.config}):
+        section = name.split(".")[0]
+        if section in ("learning", "projector"):
+            subsets = [list(runs)]
+        elif section == "method":
+            subsets = [[run for run in runs if run.method == method] for method in methods]
+        else:
+            continue
+        for subset in subsets:
+            values = {repr(run.config[name]): run for run in subset if name in run.config}
+            if len(values) > 1:
+                listed = "; ".join(f"{value} in {run.path}" for value, run in values.items())
+                notes.append(f"note that {name} differs: {listed}")
+    return notes
+
+
+def _against(row: Row, best: Row | None, protocol: str) -> tuple[str, str]:
+    """(p of the t-test on A, difference in A with its bootstrap interval); empty for the best row itself."""
+    if best is None or row is best:
+        return "", ""
+    test = t_test(row.samples["A"], best.samples["A"]) if "A" in row.samples else None
+    p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
+    shared = {run.seed for run in row.runs} & {run.seed for run in best.runs}
+    ours, theirs = (
+        _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, best)
+    )
+    if ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
+        return p, ""
+    interval = paired_bootstrap(ours[0], theirs[0], ours[1])
+    return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
+
+
+def _hits(runs: Sequence[Run], protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """(bool [seeds, test images]: whether the run was right, int [test images]: their tasks), or None."""
+    known = [pair for run in runs if (pair := run.hits(protocol)) is not None]
+    if len(known) < len(runs):
+        return None
+    return np.stack([right for right, _ in known]), known[0][1]
+
+
+def main_table(study: Study, protocol: str) -> Table:
+    """Tables 2, 3, 6 and 7: ours beside the paper's, if it has this benchmark."""
+    return comparison_table(study.main, protocol, with_paper=bool(published.published_rows(study.benchmark, protocol)))
+
+
+def ablation_table(study: Study, protocol: str) -> Table | None:
+    """Tables 4 and 8: osiris-d without its parts."""
+    runs = [run for run in study.main if base_name(run.label).split("/")[0] == "osiris-d"]
+    if not any("/" in run.label for run in runs):
+        return None
+    with_paper = bool(published.published_rows(study.benchmark, protocol))
+    table = comparison_table(runs, protocol, with_paper=with_paper, with_baselines=False)
+    return replace(table, title=f"ablation of osiris-d, {table.title}")
+
+
+def environment_table(study: Study) -> Table | None:
+    """Table 5: KNN restricted to the classes of each environment, final model."""
+    names = [name for name, _ in study.metrics.environments]
+    if not names:
+        return None
+    paper = published.published_environments() if study.benchmark == published.ENVIRONMENTS else {}
+    rows = []
+    for label, runs in study.by_label.items():
+        samples = samples_of({run.seed: run.metrics.evaluations[-1].environments or {} for run in runs})
+        row = Row(label, samples, seeds=str(len(runs)), ranked=runs[0].continual)
+        rows += [row, *_paper_rows(paper.get(label))]
+    return number_table(f"{study.benchmark}, within-environment KNN", names, rows, (f"{OVER_SEEDS}; final model",))

@@ -1,0 +1,277 @@
+"""`make_report` turns run directories into report.html, with every figure and table as a file beside it.
+
+The first functions say which figures and tables are on the page, and in which order: add a new figure to one of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+
+import osiris
+from osiris.console import Ticker, progress, warn
+from osiris.errors import UserError
+from osiris.evaluation.statistics import deviation, mean
+from osiris.files import require_writable, write_text
+from osiris.framework.tracing import one_thread
+from osiris.reporting import comparison, cost_tables
+from osiris.reporting.benchmark_images import Source, find_images
+from osiris.reporting.claims_section import claims_section, scale_of
+from osiris.reporting.figure import theme
+from osiris.reporting.figures import accuracy, compatibility, images, representation, training, unlabelled
+from osiris.reporting.overfitting import overfitting_points
+from osiris.reporting.studies import Study, below_start, seeds_of, studies
+from osiris.reporting.style import SETTINGS
+from osiris.reporting.tables import Number
+from osiris.reporting.writer import Item, ReportWriter, Section, render
+from osiris.runs.directory import RunDirectory
+from osiris.runs.run import load_runs
+
+AT_CHANCE = (
+    "the encoder does not tell images apart better than one that gives every image the same embedding. Train for more "
+    "epochs, raise the learning rate, or check that the images are not all alike."
+)
+USE_THE_START = "Use the start, or a lower --merge or --learning-rate."
+
+
+def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    """Class-agnostic: the KNN chooses among all classes, so tasks must not overlap. Task-aware: it is told the task and
+    chooses among its classes alone. All numbers are percent."""
+    if worse := below_start(study.main, study.protocols[0]):
+        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
+    yield accuracy.overview(study)
+    for protocol in study.protocols:
+        yield protocol, comparison.main_table(study, protocol)
+    yield render("letters.html", start=any(run.metrics.start is not None for run in study.main))
+
+
+def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    """These images have no labels, so there is no accuracy. What the features show without labels is below."""
+    yield unlabelled.episodes(study)
+    if source.benchmark is not None:
+        yield unlabelled.neighbours(study, source.benchmark)
+    writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
+
+
+def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    """Measured after each episode, on labelled images if there are any and on the images of the memory."""
+    if not unlabelled.states(study):
+        return
+    if worse := unlabelled.below_start(study):
+        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
+    yield unlabelled.reference(study)
+    yield unlabelled.movement(study)
+    yield unlabelled.memory_neighbours(study)
+    yield unlabelled.memory_images(study)
+    if not any(run.observations.reference for run in study.runs):
+        writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
+
+
+def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    """Every point is measured with the encoder of that moment."""
+    stuck = [run.label for run in study.main if run.steps_logged and training.at_chance(run)]
+    if stuck:
+        head = f"The loss of {', '.join(dict.fromkeys(stuck))} ended at chance:"
+        yield render("warning.html", head=head, text=AT_CHANCE)
+    if study.protocols:
+        yield accuracy.through_training(study)
+        yield accuracy.method_by_method(study)
+        yield accuracy.trade_off(study)
+    yield training.loss_terms(study)
+    yield training.health(study)
+
+
+def tasks(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    for protocol in study.protocols:
+        yield accuracy.matrices(study, protocol)
+    if study.protocols:
+        yield accuracy.every_task(study)
+        yield accuracy.forgotten_classes(study, source)
+    if study.protocols and source.benchmark is not None:
+        yield images.neighbours(study, source.benchmark)
+
+
+def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    if not study.protocols:
+        return
+    tables = {protocol: comparison.ablation_table(study, protocol) for protocol in study.protocols}
+    bars = accuracy.normalisations(study)
+    for protocol, table in tables.items():
+        yield f"ablation-{protocol}", table
+    if not any(tables.values()):
+        parts = "osiris-d/shared-space, osiris-d/no-cross, osiris-d/no-past"
+        writer.lacks(f"{study.benchmark}, ablation: runs of {parts}.")
+    yield "environments", comparison.environment_table(study)
+    yield bars
+    if bars is None:
+        runs = "runs of ft, cassle, lump, d1-only with --norm bn"
+        writer.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: {runs}.")
+
+
+def memory_figures(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    measured, missing = overfitting_points(study, source, writer.out / ".cache", writer.slow)
+    writer.measured[study.identifier] = measured
+    if missing:
+        writer.lacks(f"{study.benchmark}: {missing}.")
+    yield images.overfitting(study, measured)
+    yield images.memory_shares(study)
+    if source.benchmark is not None:
+        yield images.memory_images(study, source.benchmark)
+        yield None if study.metrics.labelled else unlabelled.drift(study, source.benchmark)
+
+
+def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    yield representation.class_similarity(study)
+    yield representation.distributions(study)
+    yield representation.feature_maps(study)
+    yield representation.class_maps(study, source)
+    yield compatibility.recalls(study)
+
+
+def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    other = study.metrics.fingerprint.encoder.get("encoder")
+    if other is not None:
+        writer.lacks(
+            f"{study.benchmark}: what methods store is not available for the encoder {other}, because it is counted "
+            "for the encoders of osiris alone."
+        )
+    if study.protocols:
+        sizes = cost_tables.storage_sizes(study)
+        yield accuracy.storage(study, sizes)
+        yield "storage-table", cost_tables.storage_table(study, sizes)
+        yield "cost", cost_tables.cost_table(study, study.protocols[0])
+
+
+def data(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+    if source.benchmark is not None:
+        yield images.task_sheets(study, source.benchmark)
+        yield images.views(study, source.benchmark)
+        yield None if study.metrics.labelled else unlabelled.duplicates(study, source.benchmark)
+
+
+SECTIONS = (
+    ("results", "Results", "Results", results),
+    ("observed", "Episode by episode", "Episodes", observations),
+    ("training", "Through training", "Training", course),
+    ("tasks", "Task by task", "Tasks", tasks),
+    ("components", "Components", "Components", ablations),
+    ("memory", "The memory", "Memory", memory_figures),
+    ("geometry", "The representation", "Representation", geometry),
+    ("costs", "What it costs", "Cost", costs),
+    ("data", "The images", "Images", data),
+)
+"""(identifier, title, title in the contents, its figures and tables). The docstring of a function introduces its
+section on the page."""
+
+
+def study_sections(writer: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
+    """Everything that the runs of a study allow."""
+    source = find_images(study)
+    if source.benchmark is None:
+        writer.lacks(f"{study.benchmark}: {source.reason}.")
+    sections = []
+    for name, title, short, make in SECTIONS:
+        make = unlabelled_results if make is results and not study.protocols else make
+        blocks = writer.blocks(study, make(writer, study, source))
+        if blocks:
+            intro = " ".join((make.__doc__ or "").split())
+            sections.append(Section(f"section-{study.identifier}-{name}", title, short, intro, blocks))
+        ticker.advance()
+    return sections
+
+
+def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
+    """Every command, the machines, and what other runs would add."""
+    runs = sorted((run for study in studies for run in study.runs), key=lambda run: run.number)
+    names = ("osiris", "torch", "python", "processor", "cores", "device")
+    first_starts = [run.environment[0] for run in runs if run.environment]
+    machines = [" · ".join(f"{name} {entry.get(name, '?')}" for name in names) for entry in first_starts]
+    commands = render("commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing)
+    intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers."
+    return Section("made", "How this was made", "Commands", intro, [commands])
+
+
+def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
+    """Write OUT/report.html, OUT/figures and OUT/tables from finished runs; returns the path of the page.
+
+    Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
+    checkpoints of large encoders.
+    """
+    _check_place(out)
+    runs = [run for run in load_runs(run_paths) if run.metrics.complete]
+    if not runs:
+        raise UserError("none of these runs has finished; a report needs at least one.")
+    known, damaged = studies(runs)
+    for line in damaged:
+        warn(line)
+    if not known:
+        raise UserError(f"none of these runs can be read: {damaged[0]}")
+    for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
+        shutil.rmtree(out / name, ignore_errors=True)
+    with one_thread(), matplotlib.rc_context(fname=SETTINGS):
+        sections = _sections(known, ReportWriter(out, slow))
+    page = out / "report.html"
+    title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
+    cards, note = _cards(known[0])
+    html = render(
+        "page.html",
+        title=title,
+        light=theme(dark=False),
+        dark=theme(dark=True),
+        studies=known,
+        seeds=[seeds_of(study.main) for study in known],
+        scales=[scale_of(study) for study in known],
+        cards=cards,
+        cards_note=note,
+        damaged=damaged,
+        sections=sections,
+        version=osiris.__version__,
+    )
+    write_text(page, html)
+    return page
+
+
+def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
+    sections = []
+    with progress("report", len(SECTIONS) * len(known) + 1) as ticker:
+        for study in known:
+            described = study.metrics.fingerprint.encoder
+            width, name = described.get("width"), described.get("encoder")
+            encoder = f", encoder {name}" if name else f", encoder of width {width}" if width else ""
+            heading = study.identifier, f"{study.benchmark}: {study.task_count} tasks{encoder}"
+            first, *others = study_sections(writer, study, ticker)
+            sections += [replace(first, study=heading) if len(known) > 1 else first, *others]
+        if any(study.protocols for study in known):  # the claims are about accuracies
+            sections.append(claims_section(writer, known))
+        sections.append(commands_section(writer, known))
+        ticker.advance()
+    return sections
+
+
+def _check_place(out: Path) -> None:
+    """Refuse an output directory that cannot be written, that is a run, or that leads elsewhere by a link."""
+    require_writable(out)
+    if RunDirectory(out).metrics.exists() or RunDirectory(out).config.exists():
+        raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
+    for name in ("figures", "tables", ".cache"):
+        if (out / name).is_symlink():
+            raise UserError(f"{out / name} is a link; remove it or choose another --out.")
+
+
+def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
+    """A of a few methods for the top of the page: the best three, ft, osiris-d and offline; and a note."""
+    if not study.protocols:
+        return [], ""
+    protocol = study.protocols[0]
+    values = {label: study.final(label, protocol) for label in study.by_label}
+    numbers = {label: Number(mean(group), deviation(group)) for label, group in values.items()}
+    ranked = sorted(numbers, key=lambda label: float("inf") if (a := numbers[label].mean) is None else -a)
+    chosen = [label for label in ranked if label in ranked[:3] or label in ("ft", "osiris-d", "offline")]
+    cards = [(label, numbers[label]) for label in reversed(chosen)]
+    cards = [*((name, Number(level)) for name, level in study.levels(protocol).items()), *cards]
+    basis = f"{protocol} KNN, {seeds_of(study.main)}"
+    return cards, f"Overall accuracy A after the last task on {study.benchmark}, {basis}."

@@ -1,0 +1,25 @@
+"""The contact sheet shows every image at its place, enlarged without smoothing, and names the rows."""
+
+import numpy as np
+import torch
+
+from osiris.reporting.benchmark_images import GAP, MARGIN, PAPER, contact_sheet
+
+
+def rows(*counts: int, height: int = 5, width: int = 7) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(60, 200, (n, 3, height, width), dtype=torch.uint8, generator=generator) for n in counts]
+
+
+def test_every_image_is_at_its_place_and_exact():
+    images = rows(3, 1, 2)
+    sheet = np.asarray(contact_sheet(images, ["a", "bb", "long name"], scale=3))
+    left = sheet.shape[1] - MARGIN - (3 * (7 * 3 + GAP) - GAP)
+    for row, line in enumerate(images):
+        for column, image in enumerate(line):
+            top, start = MARGIN + row * (15 + GAP), left + column * (21 + GAP)
+            tile = sheet[top : top + 15, start : start + 21]
+            expected = image.permute(1, 2, 0).numpy().repeat(3, axis=0).repeat(3, axis=1)
+            np.testing.assert_array_equal(tile, expected)
+    empty = sheet[MARGIN + 15 + GAP : MARGIN + 30 + GAP, left + 21 + GAP : -MARGIN]
+    assert (empty == PAPER).all(), "a short row leaves paper"
