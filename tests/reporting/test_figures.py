@@ -100,7 +100,7 @@ def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure]):
 def test_compatibility_shows_raw_beside_mapped(drawn: dict[str, Figure], study: Study):
     *matrices, bar = panels_of(drawn, "compatibility")
     labels = [label for label in study.by_label if label != "offline"]
-    assert [axes.get_title() for axes in matrices] == [
+    assert [axes.get_title(loc="left") for axes in matrices] == [
         f"{label}, {way}" for label in labels for way in ("raw", "mapped")
     ]
     cells = [[(*text.get_position(), text.get_text()) for text in axes.texts] for axes in matrices[:2]]

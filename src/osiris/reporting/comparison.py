@@ -124,7 +124,7 @@ def comparison_table(
     notes += [f"paper: three seeds, {published.settings()}"] if paper else []
     measured = [run.compatibility for run in runs if run.compatibility is not None]
     metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
-    notes += [_recall_note(measured, len(runs))] if measured else []
+    notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
     title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
@@ -174,7 +174,7 @@ def _recall(run: Run) -> dict[str, float | None]:
 def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
     """What the columns of compatibility are."""
     each = "; ".join(sorted({one.conditions for one in measured}))
-    missing = f"; {len(measured)} of {runs} runs have it" if len(measured) < runs else ""
+    missing = f"; {len(measured)} of {runs} continual runs have it" if len(measured) < runs else ""
     return (
         "R@10: of the ten nearest images, how many are found in an index of an earlier encoder, as it is or mapped; "
         f"mean over all pairs of encoders ({each}{missing})"
