@@ -64,8 +64,13 @@ def test_an_unfinished_episode_is_discarded(
     assert len(learner(state).status()["episodes"]) == 3
 
 
-@pytest.mark.parametrize("keep", [None, 1])
-def test_the_last_episode_is_undone_once(keep: int | None, photos: Path, two_months: Path, state: Path) -> None:
+@pytest.mark.parametrize(("keep", "interrupted"), [(None, False), (None, True), (1, False)])
+def test_the_last_episode_is_undone_once(
+    keep: int | None, interrupted: bool, photos: Path, two_months: Path, state: Path
+) -> None:
+    if interrupted:
+        with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
+            learner(state).observe(photos / MONTHS[2])
     learner(state).observe(photos / MONTHS[2], keep_tasks=keep)
     learner(state).undo()
     assert last_state(state) == last_state(two_months)
