@@ -122,8 +122,8 @@ class GatedAdamW(Gated, torch.optim.AdamW):
 class LARS(Gated):
     """Layer-wise adaptive rate scaling as in solo-learn: g <- (g + decay w) min(r / lr, 1), then SGD with momentum.
 
-    r = trust |w| / (|g| + decay |w|). Where |w| or |g| is 0, and for tensors with one dimension, g stays as it is (CaSSLe scales
-    these too for swav).
+    r = trust |w| / (|g| + decay |w|). Where |w| or |g| is 0, and for tensors with one dimension, g stays as it is.
+    (CaSSLe scales those of one dimension too for swav.)
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, trust: float = 0.02) -> None:
