@@ -77,9 +77,8 @@ def test_search_is_that_of_a_loop(
         assert [gallery.path(one) for one in row.tolist()] == [path for path, _ in expected]
         np.testing.assert_allclose(value, [cosine for _, cosine in expected], atol=1e-5)
     some = Gallery(index, NEW, ["/1/even", "/2/odd/7"])
-    expected = naive(
-        queries[0], {path: row for path, row in bank.items() if "/1/even" in path or path == "/2/odd/7"}, 50
-    )
+    inside = {path: row for path, row in bank.items() if path.startswith("/1/even/") or path == "/2/odd/7"}
+    expected = naive(queries[0], inside, 50)
     assert [some.path(row) for row in some.search(queries[:1], 50)[1][0].tolist()] == [path for path, _ in expected]
 
 
@@ -136,9 +135,8 @@ def test_forgetting_keeps_the_map(tmp_path: Path, random: np.random.Generator) -
         index.commit()
     after = Gallery(Index(index.folder), NEW)
     values_after, rows_after = after.search(query, 40)
-    expected = [
-        (before.path(row), value) for row, value in zip(rows[0].tolist(), values[0]) if before.path(row) != "/1/odd/5"
-    ]
+    found = [(before.path(row), value) for row, value in zip(rows[0].tolist(), values[0])]
+    expected = [one for one in found if one[0] != "/1/odd/5"]
     assert [after.path(row) for row in rows_after[0].tolist()] == [path for path, _ in expected]
     np.testing.assert_allclose(values_after[0], [value for _, value in expected], atol=1e-6)
 
@@ -153,7 +151,7 @@ def test_groups_are_those_of_a_loop(
     with index:
         index.parts[0].gone[10] = True
         index.commit()
-    for cosine in (0.6, 0.75, 0.9):
+    for cosine in (0.6, 0.7, 0.8):
         names = [name for name in bank if not name.endswith("/10")]
         group = {name: {name} for name in names}
         for a in names:

@@ -81,13 +81,13 @@ def test_many_updates_leave_few_files(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_the_manifest_does_not_name_does_not_exist(tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     add(index, ["/a"])
-    before = sorted(os.listdir(index.folder))
+    before = sorted(index.folder.iterdir())
     (index.folder / "part-000099.arrow").write_bytes(b"half a pa")
     (index.folder / ".manifest.json.abc.tmp").write_bytes(b"{")
     assert len(Index(index.folder).parts) == 1
     with index:
         pass
-    assert sorted(os.listdir(index.folder)) == before
+    assert sorted(index.folder.iterdir()) == before
 
 
 def test_a_reader_keeps_what_it_has_opened(tmp_path: Path) -> None:
