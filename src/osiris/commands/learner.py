@@ -79,7 +79,7 @@ def observe_command(
         freeze: Only for a new state: the part of the encoder's layers that is not trained.
         normalise: Only for a new state: how images are normalised for the encoder.
         init: Only for a new state: start the encoder from these weights.
-        forget: Image files to remove from the memory. The weights keep what they have learned.
+        forget: Image files to remove from the memory and from the index. The weights keep what they have learned.
         each: Each folder in the given folder is an episode; they are learned in the order of their names.
         discard: Go back to the state before an episode that was interrupted.
         undo: Go back to the state before the last episode (once: only that state is kept).

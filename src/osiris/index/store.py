@@ -158,8 +158,18 @@ def absolute(place: Path) -> str:
     return os.path.abspath(place.expanduser())  # noqa: PTH100
 
 
+def is_text(path: str) -> bool:
+    """Whether a name is UTF-8, as all names in an index are."""
+    try:
+        return bool(path.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def below(paths: pyarrow.StringArray, place: str) -> np.ndarray:
     """bool [n]: the file `place` itself, and all files below the folder `place`."""
+    if not is_text(place):
+        return np.zeros(len(paths), dtype=bool)
     inside = compute.call_function("starts_with", [paths], compute.MatchSubstringOptions(place.rstrip("/") + "/"))
     same = compute.call_function("equal", [paths, pyarrow.scalar(place)])
     return inside.to_numpy(zero_copy_only=False) | same.to_numpy(zero_copy_only=False)

@@ -20,7 +20,7 @@ from osiris.evaluation.embedding import Embedder
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
 from osiris.index.parts import Part
 from osiris.index.records import MapRecord, Version
-from osiris.index.store import Index, absolute, below
+from osiris.index.store import Index, absolute, below, is_text
 from osiris.randomness import generator
 
 COMMIT_ROWS, COMMIT_SECONDS = 4096, 30.0
@@ -105,12 +105,12 @@ class _Update:
             self.report.notices += listing.notices()
             for parts in listing.files:
                 path = "/".join((root.rstrip("/"), *parts))
+                if not is_text(path):
+                    self.leave_out(path, "its name is not UTF-8. Rename it", "not UTF-8")
+                    continue
                 try:
-                    path.encode()
                     status = os.stat(path)  # noqa: PTH116
                     listed[path] = status.st_size, status.st_mtime_ns
-                except UnicodeEncodeError:
-                    self.leave_out(path, "its name is not UTF-8. Rename it", "not UTF-8")
                 except OSError as error:
                     self.leave_out(path, error.strerror or str(error), "cannot be read")
         return listed
