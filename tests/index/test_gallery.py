@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from osiris.errors import UserError
-from osiris.evaluation.compatibility import PENALTIES, fit_map
+from osiris.evaluation.compatibility import PENALTIES, apply_map, fit_map
 from osiris.index import gallery as gallery_module
+from osiris.index import maps
 from osiris.index.gallery import Gallery
 from osiris.index.maps import add_map, fit_and_test, keep_needed_maps
 from osiris.index.records import Version
@@ -189,12 +190,18 @@ def test_the_penalty_is_the_best_of_a_loop_that_leaves_one_out(count: int) -> No
     np.testing.assert_allclose(found, solved(old, new, best), atol=1e-5)
 
 
-def test_recall_is_measured_on_images_that_the_map_has_not_seen(random: np.random.Generator) -> None:
-    """A rotation is learned; a space that has nothing to do with the old one is not, although its pairs could be
-    fitted."""
+def test_recall_is_measured_on_images_that_the_map_has_not_seen(
+    random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation is learned, a space that has nothing to do with the old one is not."""
+    fitted, tested = list[torch.Tensor](), list[torch.Tensor]()
+    monkeypatch.setattr(maps, "fit_map", lambda old, new: (fitted.append(old), fit_map(old, new))[1])
+    monkeypatch.setattr(maps, "apply_map", lambda old, weight: (tested.append(old), apply_map(old, weight))[1])
     old = torch.from_numpy(unit(random.normal(size=(400, 32))))
     turn = torch.linalg.qr(torch.from_numpy(random.normal(size=(32, 32))))[0].float()
     _, recall, gallery = fit_and_test(old, old @ turn)
     assert recall > 0.95 and gallery == 79
+    rows = {tuple(row) for row in fitted[0].tolist()}, {tuple(row) for row in tested[0].tolist()}
+    assert [len(one) for one in rows] == [320, 80] and not rows[0] & rows[1]
     _, recall, _ = fit_and_test(old, torch.from_numpy(unit(random.normal(size=(400, 32)))))
     assert recall < 0.3

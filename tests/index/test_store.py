@@ -144,6 +144,13 @@ def linked(folder: Path) -> None:
     (folder / "part-000001.arrow").symlink_to(folder.parent / "elsewhere")
 
 
+def with_offsets_out_of_bounds(folder: Path) -> None:
+    path, ends = folder / "part-000001.arrow", np.arange(0, 10, 2, dtype=np.int32)
+    content = path.read_bytes()
+    assert content.count(ends.tobytes()) == 1, "where the names end"
+    path.write_bytes(content.replace(ends.tobytes(), np.array([*ends[:4], 1 << 30], dtype=np.int32).tobytes()))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -159,6 +166,7 @@ def linked(folder: Path) -> None:
         (lambda folder: os.truncate(folder / "part-000001.arrow", 400), "is damaged"),
         (lambda folder: (folder / "part-000001.arrow").unlink(), "a part of the index is missing"),
         (linked, "it is a link"),
+        (with_offsets_out_of_bounds, "is damaged"),
         (rewritten(size=pyarrow.array([1, None, 1, 1])), "some are empty"),
         (rewritten(size=pyarrow.array([1.0, 1, 1, 1])), "it has other columns"),
     ],

@@ -17,7 +17,7 @@ from osiris.errors import UserError
 from osiris.files import write_json
 from osiris.index.parts import Part, Rows, joined, open_part, write_part
 from osiris.index.records import FORMAT, Manifest, MapRecord, Version, read_manifest
-from osiris.runs.directory import lock_directory, refuse_links_to_elsewhere
+from osiris.runs.directory import lock_directory
 
 MANIFEST = "manifest.json"
 MERGED = 10_000
@@ -59,7 +59,6 @@ class Index:
             return
 
     def __enter__(self) -> Index:
-        refuse_links_to_elsewhere(self.folder.parent)
         self._lock = lock_directory(self.folder)
         self._load()
         self._remove_what_the_manifest_does_not_name()

@@ -101,10 +101,10 @@ class _Update:
         """File -> size and time, of all image files below the folders."""
         listed: dict[str, tuple[int, int]] = {}
         for folder in folders:
-            listing, root = Listing(folder), absolute(folder)
+            listing, root = Listing(folder), absolute(folder).rstrip("/")
             self.report.notices += listing.notices()
             for parts in listing.files:
-                path = "/".join((root.rstrip("/"), *parts))
+                path = "/".join((root, *parts))
                 if not is_text(path):
                     self.leave_out(path, "its name is not UTF-8. Rename it", "not UTF-8")
                     continue
