@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -145,8 +144,3 @@ def _refuse_mixture(index: Index, version: Version, comparable: set[str]) -> Non
             f"cannot be compared with those after episode {version.episode}. `osiris index STATE FOLDER...` embeds a "
             "sample of their files again and maps the others."
         )
-
-
-def paths_of(gallery: Gallery) -> pyarrow.StringArray:
-    """All paths by row."""
-    return pyarrow.concat_arrays([one.part.rows.paths for one in gallery.segments])
