@@ -18,7 +18,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("train", "train one method on one benchmark"),
     "observe": ("learner", "learn from one more folder of images (the state lives in a directory)"),
     "embed": ("learner", "compute the features of images with the encoder of a state or run"),
-    "search": ("learner", "find the images of a folder that are most similar to one image"),
+    "index": ("index", "make or update the index of images, by which they are found"),
+    "search": ("index", "find the images that are most similar to one image"),
+    "duplicates": ("index", "find groups of images that are nearly the same"),
+    "novel": ("index", "find the images of a folder that are unlike all known ones"),
     "export": ("learner", "write the encoder of a state or run for use without osiris"),
     "status": ("learner", "show what a state has learned from and what it contains"),
     "sweep": ("sweep", "train several methods with several seeds"),
@@ -37,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EXAMPLES = """examples:
   osiris observe state photos/2026-11             learn from your own photos, one folder at a time
   osiris observe state photos/2026-12 --reference labelled
-  osiris search state photos cat.jpg
+  osiris index state photos                       then: osiris search state photos cat.jpg
   osiris demo
   osiris train --method osiris-d --benchmark split-cifar100-20 --preset fast --seed 0 --out runs/osiris-d-0
   osiris compare runs/*

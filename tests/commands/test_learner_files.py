@@ -142,8 +142,8 @@ def test_a_folder_that_changes_while_it_is_read(
     assert embedded(tmp_path / "f.parquet") == [f"{n:02d}.png" for n in range(24) if n not in (3, 5, 7)]
     assert all(f"{number}.png was left out" in told for number in ("03", "05", "07")) and "new" not in told
 
-    def removing(self: Learner, place: Path, *given: object):
-        found = search(self, place, *given)  # pyright: ignore[reportArgumentType]
+    def removing(self: Learner, *given: Path):
+        found = search(self, *given)  # pyright: ignore[reportArgumentType]
         shutil.rmtree(photos)
         return found
 

@@ -356,9 +356,9 @@ def test_one_image_is_no_episode(options: dict[str, Any], photos: Path, tmp_path
 def test_search_finds_the_image_itself_first(
     photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hits, _ = learner(observed).search(photos, photos / WEEKS[2] / "07.png", count=5)
-    assert hits[0][0] == photos / WEEKS[2] / "07.png" and hits[0][1] == pytest.approx(1, abs=1e-5)
-    similarities = [similarity for _, similarity in hits]
+    hits = learner(observed).search(photos / WEEKS[2] / "07.png", photos, count=5).hits
+    assert hits[0].path == photos / WEEKS[2] / "07.png" and hits[0].similarity == pytest.approx(1, abs=1e-5)
+    similarities = [hit.similarity for hit in hits]
     assert len(hits) == 5 and similarities == sorted(similarities, reverse=True)
 
     (tmp_path / "bad").mkdir()

@@ -86,6 +86,13 @@ def tidy_help(text: str) -> str:
     return "\n".join(line.replace("\0", " ").rstrip() for line in lines)
 
 
+def typed_encoder(encoder: str | None) -> str | None:
+    """--encoder, made known to this process if it is the user's own."""
+    from osiris.models import external
+
+    return None if encoder is None else external.typed_encoder(encoder)
+
+
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 

@@ -1,24 +1,20 @@
-"""Commands on the state of a learner: `osiris observe`, `embed`, `search`, `export` and `status`."""
+"""Commands on the state of a learner: `osiris observe`, `embed`, `export` and `status`."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 from tyro.conf import Positional
 
+from osiris.commands import typed_encoder
 from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from osiris.learner import Learner
-
-THUMBNAIL = 96
-COLUMNS = 6
-"""Images per row of the contact sheet of a search."""
 
 
 def observe_command(
@@ -83,7 +79,7 @@ def observe_command(
         freeze: Only for a new state: the part of the encoder's layers that is not trained.
         normalise: Only for a new state: how images are normalised for the encoder.
         init: Only for a new state: start the encoder from these weights.
-        forget: Image files to remove from the memory. The weights keep what they have learned.
+        forget: Image files to remove from the memory and from the index. The weights keep what they have learned.
         each: Each folder in the given folder is an episode; they are learned in the order of their names.
         discard: Go back to the state before an episode that was interrupted.
         undo: Go back to the state before the last episode (once: only that state is kept).
@@ -102,7 +98,7 @@ def observe_command(
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
-    learner = Learner(state, method, preset, seed, _typed(encoder), **given)
+    learner = Learner(state, method, preset, seed, typed_encoder(encoder), **given)
     if forget:
         notice(f"{learner.forget(forget)} images were removed from the memory.")
     if discard or undo:
@@ -121,13 +117,6 @@ def observe_command(
 
 def _after(learner: Learner) -> str:
     return f"after {learner.status()['episodes'][-1][0]}: {learner.verdict()}"
-
-
-def _typed(encoder: str | None) -> str | None:
-    """--encoder, made known to this process if it is the user's own."""
-    from osiris.models.external import typed_encoder
-
-    return None if encoder is None else typed_encoder(encoder)
 
 
 def embed_command(
@@ -158,7 +147,7 @@ def embed_command(
     if out.suffix.lower() != ".parquet":
         raise UserError(f"--out {out}: the features are written as Parquet; use a name that ends in .parquet.")
     require_writable(out.parent)
-    paths, features, notices = Learner(state, encoder=_typed(encoder)).embed_files(folder)
+    paths, features, notices = Learner(state, encoder=typed_encoder(encoder)).embed_files(folder)
     named = [row for row, path in enumerate(paths) if _is_text(path)]
     unnamed = [path for path in paths if not _is_text(path)]
     notice(*notices, *(f"{path} was left out: its name is not UTF-8. Rename it." for path in unnamed))
@@ -178,79 +167,6 @@ def _is_text(path: Path) -> bool:
         return bool(str(path).encode())
     except UnicodeEncodeError:
         return False
-
-
-def search_command(
-    state: Positional[Path],
-    folder: Positional[Path],
-    query: Positional[Path],
-    count: int = 12,
-    out: Path = Path("search.png"),
-    encoder: str | None = None,
-) -> None:
-    """Find the images below a folder whose features are nearest to those of one image.
-
-    Prints a table of files and cosine similarities, and draws the images on a contact sheet.
-
-    Examples:
-      osiris search state photos cat.jpg
-      osiris search state photos cat.jpg --count 30 --out cats.png
-
-    Args:
-        state: The directory of a state or of a finished run.
-        folder: Where to search: all images below this folder.
-        query: The image to search for.
-        count: How many images to find.
-        out: The contact sheet: the query, then the images found, in order.
-        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
-            or `osiris train`.
-    """
-
-    from osiris.learner import Learner
-
-    if count < 1:
-        raise UserError(f"--count {count}: give a positive number.")
-    if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise UserError(f"--out {out}: the contact sheet is an image; use a name that ends in .png or .jpg.")
-    if not query.is_file():
-        raise UserError(f"{query} is not a file; give the image to search for.")
-    require_writable(out.parent)
-    hits, notices = Learner(state, encoder=_typed(encoder)).search(folder, query, count)
-    notice(*notices)
-    table = Table(title=f"nearest to {printable(str(query))}")
-    for column in ("", "image", "similarity"):
-        table.add_column(column, justify="left" if column == "image" else "right", overflow="fold")
-    for place, (path, similarity) in enumerate(hits, 1):
-        table.add_row(str(place), printable(str(path)), f"{similarity:.3f}")
-    console.print(table, markup=False)
-    _draw_contact_sheet(query, [path for path, _ in hits], out)
-    say(f"contact sheet: {out}")
-
-
-def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
-    """The query in a row of its own, then the images found, COLUMNS to a row."""
-    import numpy as np
-    import torch
-
-    from osiris.data.decode import UndecodableImage, decode
-    from osiris.reporting.benchmark_images import contact_sheet
-
-    def thumbnail(path: Path) -> np.ndarray:
-        try:
-            return decode(path, THUMBNAIL)
-        except UndecodableImage as error:
-            notice(f"{path} cannot be read any more ({error}); its place on the contact sheet is grey.")
-            return np.full((3, THUMBNAIL, THUMBNAIL), 128, dtype=np.uint8)
-
-    starts = range(0, len(paths), COLUMNS)
-    rows = [[query], *(paths[start : start + COLUMNS] for start in starts)]
-    images = [torch.from_numpy(np.stack([thumbnail(path) for path in row])) for row in rows]
-    names = ["query", *(f"{start + 1} to {min(start + COLUMNS, len(paths))}" for start in starts)]
-    sheet = contact_sheet(images, names, scale=1)
-    kind = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
-    content = io.BytesIO()  # on a full disk, Pillow raises errors of many types
-    sheet.save(content, kind)
-    write_atomically(out, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
 def export_command(
@@ -282,7 +198,7 @@ def export_command(
     from osiris.learner import Learner
 
     out = out or Path(f"{state.resolve().name}-{format}")
-    exported = export(Learner(state, encoder=_typed(encoder)).run, out, format)
+    exported = export(Learner(state, encoder=typed_encoder(encoder)).run, out, format)
     say(f"{out}: {', '.join(exported.files)}")
     if exported.difference is None:
         notice("the features were not compared with those of osiris, because timm cannot be imported here.")
@@ -335,6 +251,8 @@ def status_command(state: Positional[Path]) -> None:
             warn(metrics.harm)
     if status["observations"].episodes:
         say(learner.verdict())
+    if status["index"] is not None:
+        say(str(status["index"]))
 
 
 def _three(value: float | None) -> str:

@@ -40,16 +40,19 @@ class Listing:
         """
         folder = self.root.joinpath(*parts)
         subfolders: list[str] = []
-        for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
-            if path.name.startswith("."):
-                continue
-            if path.is_dir():
-                if not path.name.startswith("__") and (len(parts) < self.levels or not path.is_symlink()):
-                    subfolders.append(path.name)
-            elif path.suffix.lower() not in self.extensions:
-                self.skipped[path.suffix.lower() or "no extension"] += 1
-            elif path.is_file() or not path.exists():
-                yield (*parts, path.name)
+        with os.scandir(folder) as found:  # most entries say what they are without being asked for their status
+            entries = sorted((one for one in found if not one.name.startswith(".")), key=lambda one: natural(one.name))
+        for entry in entries:
+            _, dot, ending = entry.name.rpartition(".")
+            suffix = f".{ending.lower()}" if dot and ending else ""
+            link = Path(entry.path) if entry.is_symlink() else None  # perhaps to itself: `entry.is_dir` raises an error
+            if entry.is_dir() if link is None else link.is_dir():
+                if not entry.name.startswith("__") and (len(parts) < self.levels or link is None):
+                    subfolders.append(entry.name)
+            elif suffix not in self.extensions:
+                self.skipped[suffix or "no extension"] += 1
+            elif entry.is_file() if link is None else link.is_file() or not link.exists():
+                yield (*parts, entry.name)
         for name in subfolders:
             files = list(self._walk((*parts, name)))
             if not files and len(parts) < self.levels:

@@ -16,6 +16,7 @@ from osiris.data.decode import Encoded
 from osiris.data.names import KnownDataset
 from osiris.errors import UserError
 
+NUMBERS = re.compile(r"(\d+)")
 Values = Any
 """One value per image (numbers, strings or dates): a sequence, an array or a tensor."""
 
@@ -163,7 +164,7 @@ def make_table(
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sorting key by which `day2` comes before `day10`."""
-    pieces = re.split(r"(\d+)", text)
+    pieces = NUMBERS.split(text)
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces if piece]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from osiris.data.benchmarks import episode_source
-from osiris.data.decode import UndecodableImage, decode_all
+from osiris.data.decode import Encoded, UndecodableImage, decode_all
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
@@ -34,6 +35,18 @@ class Embedded:
     """What was left out."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Some images of many."""
+
+    rows: list[int]
+    """Of those that could be decoded."""
+    features: Tensor
+    """float32 [len(rows), D] on the CPU."""
+    undecodable: dict[int, UndecodableImage]
+    """Row -> why not."""
+
+
 class Embedder:
     """An encoder with the image size and normalisation that it was trained on."""
 
@@ -51,34 +64,27 @@ class Embedder:
         """
         source, notices = episode_source(images, "images")
         table = source.read_table()
-        rows: list[int] = []
-
-        def decoded() -> Iterator[np.ndarray]:
-            for row, image in enumerate(decode_all(table.read, len(table), self.image_size)):
-                if not isinstance(image, UndecodableImage):
-                    rows.append(row)
-                    yield image
-                elif strict:
-                    raise UserError(f"{table.describe(row)} cannot be decoded: {image}. Repair it or leave it out.")
-                else:
-                    notices.append(f"{table.describe(row)} was left out: {image}")
-
-        features = [self.embed_batch(batch) for batch in _batches(decoded())]
-        if not features:
+        rows, features = list[int](), list[Tensor]()
+        for batch in self.batches(table.read, len(table)):
+            for row, error in batch.undecodable.items():
+                if strict:
+                    raise UserError(f"{table.describe(row)} cannot be decoded: {error}. Repair it or leave it out.")
+                notices.append(f"{table.describe(row)} was left out: {error}")
+            rows += batch.rows
+            features.append(batch.features)
+        if not rows:
             raise UserError(f"there are no images that can be decoded. {' '.join(notices[:3])}".rstrip())
-        return Embedded(rows, torch.cat(features), notices)
+        return Embedded(rows, torch.cat([part for part in features if len(part)]), notices)
+
+    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[Batch]:
+        """Images 0 to count - 1 in order."""
+        decoded = enumerate(decode_all(read, count, self.image_size))
+        while batch := list(itertools.islice(decoded, BATCH)):
+            bad = {row: image for row, image in batch if isinstance(image, UndecodableImage)}
+            good = {row: image for row, image in batch if not isinstance(image, UndecodableImage)}
+            features = self.embed_batch(np.stack([*good.values()])) if good else torch.empty(0, 0)
+            yield Batch([*good], features, bad)
 
     def embed_batch(self, images: np.ndarray) -> Tensor:
         """Features of uint8 images [N, 3, H, W] of the encoder's size."""
         return embed(self.encoder, ArrayImages(images), self.mean, self.std, self.device, BATCH).cpu()
-
-
-def _batches(images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    batch: list[np.ndarray] = []
-    for image in images:
-        batch.append(image)
-        if len(batch) == BATCH:
-            yield np.stack(batch)
-            batch = []
-    if batch:
-        yield np.stack(batch)

@@ -81,7 +81,7 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
 
 def _clear(directory: RunDirectory) -> None:
     """Before the first episode there was nothing. What others have put into the directory stays."""
-    for folder in (directory.checkpoints, directory.evaluation):
+    for folder in (directory.checkpoints, directory.evaluation, directory.index):
         shutil.rmtree(folder, ignore_errors=True)
     for file in (directory.log, directory.metrics, directory.observations, directory.environment, directory.config):
         file.unlink(missing_ok=True)

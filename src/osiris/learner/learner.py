@@ -11,28 +11,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import torch
 from markupsafe import Markup
-from torch.nn.functional import normalize
 
 from osiris import processes
 from osiris.config import Config, with_options
 from osiris.console import duration, notice
 from osiris.data.benchmarks import episode_from
-from osiris.data.folder import Listing
 from osiris.devices import open_device
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.reference import labelled_files
 from osiris.evaluation.scores import Health
 from osiris.files import cache_directory
+from osiris.index.status import IndexStatus
 from osiris.learner.before import go_back, keep_before
+from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
-from osiris.learner.estimator import Estimator
 from osiris.learner.observations import Guard, measure, open_reference, verdict
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe, with_encoder
@@ -42,9 +40,6 @@ from osiris.runs.run import Run
 from osiris.runs.state import DAMAGED, State, load_state, save_state
 from osiris.training.estimate import estimate_seconds
 from osiris.training.run import Opening, Training, opened
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Status(TypedDict):
@@ -63,11 +58,12 @@ class Status(TypedDict):
     """Of the last finished episode."""
     observations: Observations
     """What each episode did to the features."""
+    index: IndexStatus | None
     bytes: int
     """Size of the state on disk."""
 
 
-class Learner(Estimator):
+class Learner(Collection):
     """An encoder that learns from one episode of unlabelled images after another.
 
     Follows the conventions of scikit-learn: `partial_fit` is `observe`, `transform` is `embed`; works in a `Pipeline`.
@@ -118,10 +114,6 @@ class Learner(Estimator):
             config, name = read_config(self.folder), self._encoder_name
             return with_options(config if name is None else with_encoder(config, name), options)
         return configure("", self.preset or "fast", self._encoder_name, options, episode_size(images))
-
-    @property
-    def _files(self) -> RunDirectory:
-        return RunDirectory(self.folder)
 
     def observe(
         self,
@@ -224,34 +216,6 @@ class Learner(Estimator):
         """The state as a finished run."""
         return Run(self.folder, self.metrics)
 
-    def embed(self, images: Any) -> np.ndarray:
-        """float32 [N, D]: the features of one image file, or of anything that `observe` takes."""
-        return self._embedder()(images).features.numpy()
-
-    def embed_files(self, place: str | Path) -> tuple[list[Path], np.ndarray, list[str]]:
-        """(files, features, notices) of one image file or of all below a folder. Files that cannot be decoded are left
-        out and named in the notices."""
-        listing = Listing(Path(place)) if Path(place).is_dir() else None
-        paths = [Path(place)] if listing is None else listing.paths()
-        if not paths:
-            raise UserError(f"{place} has no images.")
-        embedded = self._embedder()(paths, strict=False)
-        notices = [] if listing is None else listing.notices()
-        return [paths[row] for row in embedded.rows], embedded.features.numpy(), notices + embedded.notices
-
-    def search(
-        self, place: str | Path, query: str | Path, count: int = 12
-    ) -> tuple[list[tuple[Path, float]], list[str]]:
-        """((file, cosine similarity) of the images below a folder that are nearest to the image `query`, notices)."""
-        paths, features, notices = self.embed_files(place)
-        bank, sought = (normalize(torch.from_numpy(one), dim=1) for one in (features, self.embed(query)))
-        similarity, order = (sought @ bank.T)[0].sort(descending=True, stable=True)
-        return [(paths[row], value) for row, value in zip(order[:count].tolist(), similarity.tolist())], notices
-
-    def _embedder(self) -> Embedder:
-        path, device = self.run.checkpoint(), open_device(self.config.engine.device, self.config.engine.tf32)
-        return _open_embedder(path.absolute(), path.stat().st_mtime_ns, device)
-
     @property
     def metrics(self) -> RunMetrics:
         if not self.folder.exists():
@@ -278,12 +242,19 @@ class Learner(Estimator):
             memory_size=memory.size,
             health=self.metrics.evaluations[-1].health if finished else None,
             observations=read_observations(self._files.observations),
+            index=self.index_status() if finished else None,
             bytes=sum({file.st_ino: file.st_size for file in files}.values()),  # hard links count once
         )
 
     def forget(self, images: Sequence[str | Path]) -> int:
-        """Remove images from the memory, given as files; returns how many it held. Each place is taken by a copy of
-        another image. The weights keep what they have learned. The episode before cannot be undone any more."""
+        """Remove images from the memory and from the index, given as files; returns how many the memory held. Each
+        place in it is taken by a copy of another image. The weights keep what they have learned. The episode before
+        cannot be undone any more. Files that do not exist any more can only be removed from the index."""
+        if known := self._forget_indexed([Path(image) for image in images]):
+            notice(f"{known} file(s) were removed from the index.")
+            images = [image for image in images if Path(image).expanduser().exists()]
+            if not images:
+                return 0
         with self._files as directory:
             state = self._state()
             held = state.memory.images
@@ -333,9 +304,3 @@ def forget_weights(directory: RunDirectory, keep: int) -> None:
     for file in list(directory.all_weights().values())[: -max(1, keep)]:
         (directory.evaluation / file.name).unlink(missing_ok=True)
         file.unlink()
-
-
-@lru_cache(maxsize=2)
-def _open_embedder(path: Path, written: int, device: torch.device) -> Embedder:
-    """Kept between calls; `written` is the time of the file, so that newer weights are loaded again."""
-    return Embedder(path, device)

@@ -82,6 +82,11 @@ class RunDirectory:
         return self.path / LOCK
 
     @property
+    def index(self) -> Path:
+        """The vectors of `osiris index`, a folder with a lock of its own."""
+        return self.path / "index"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -128,44 +133,9 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         if not self.owner:
             return self
-        try:
-            self._created = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
-            refuse_links_to_elsewhere(self.path)
-            self._lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another directory.") from None
-        try:
-            if self.lock:
-                self._acquire(self._lock)
-        except UserError:
-            os.close(self._lock)
-            raise
-        os.truncate(self._lock, 0)
-        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        self._created = not self.path.exists()
+        self._lock = lock_directory(self.path, self.lock)
         return self
-
-    def _acquire(self, lock: int) -> None:
-        """The kernel releases this lock with its process, so a stale lock file never blocks. After an elastic restart,
-        the process before us may need a moment to end."""
-        patience = 10.0 if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) else 0.0
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise UserError(
-                        f"the file system of {self.path} does not support locks ({error.strerror}), so osiris cannot "
-                        "keep other processes out. Choose another directory, or use --no-lock if you are sure that no "
-                        "other process uses this directory: two would overwrite each other's files."
-                    ) from None
-                if time.monotonic() >= deadline:
-                    holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
-                    raise UserError(
-                        f"{self.path} is in use by {holder}. Wait until it ends, or choose another directory."
-                    ) from None
-                time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:
         if self._lock is None:
@@ -222,6 +192,48 @@ class RunDirectory:
         """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""
         if not self.config.exists():
             raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
+
+
+def lock_directory(path: Path, exclusive: bool = True) -> int:
+    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        refuse_links_to_elsewhere(path)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}. Choose another directory.") from None
+    try:
+        if exclusive:
+            _acquire(lock, path)
+    except UserError:
+        os.close(lock)
+        raise
+    os.truncate(lock, 0)
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return lock
+
+
+def _acquire(lock: int, path: Path) -> None:
+    """The kernel releases this lock with its process, so a stale lock file never blocks. After an elastic restart, the
+    process before us may need a moment to end."""
+    patience = 10.0 if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) else 0.0
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise UserError(
+                    f"the file system of {path} does not support locks ({error.strerror}), so osiris cannot keep other "
+                    "processes out. Choose another directory, or use --no-lock if you are sure that no other process "
+                    "uses this directory: two would overwrite each other's files."
+                ) from None
+            if time.monotonic() >= deadline:
+                holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"{path} is in use by {holder}. Wait until it ends, or choose another directory."
+                ) from None
+            time.sleep(0.2)
 
 
 def task_name(task: int) -> str:

@@ -1,0 +1,295 @@
+"""Commands on the index of a state: `osiris index`, `search`, `duplicates` and `novel`."""
+
+from __future__ import annotations
+
+import io
+import json as json_module
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from tyro.conf import Positional
+
+from osiris.commands import typed_encoder
+from osiris.console import console, duration, notice, printable, say
+from osiris.errors import UserError
+from osiris.files import require_writable, write_atomically
+
+if TYPE_CHECKING:
+    from osiris.learner import Learner
+
+THUMBNAIL = 96
+COLUMNS = 6
+"""Images per row of a contact sheet."""
+MOST_GROUPS = 12
+"""On a contact sheet."""
+
+
+def index_command(
+    state: Positional[Path],
+    folders: Positional[tuple[Path, ...]] = (),
+    refresh: bool = False,
+    minutes: float | None = None,
+    recall: float = 0.95,
+    encoder: str | None = None,
+    json: bool = False,
+) -> None:
+    """Make or update the index of all images below some folders, by which `osiris search` finds them.
+
+    Only new and changed files are embedded; files that are gone are marked. After an episode of `osiris observe`, a
+    sample of the files is embedded again and the vectors of the others are mapped. What was embedded before an
+    interruption is kept: repeat the command to go on.
+
+    Examples:
+      osiris index state photos
+      osiris index state photos --refresh --minutes 10    embed again what an earlier encoder embedded
+
+    Args:
+        state: The directory of a state or of a finished run; the index is the folder `index` in it.
+        folders: Folders of images, at any depth. Only files below them are read.
+        refresh: Embed files of earlier versions of the encoder again, the oldest versions first.
+        minutes: Stop after this time; the next call goes on. None means no limit.
+        recall: Say how many images to embed again if the measured recall@10 of mapped vectors is lower.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
+        json: Print what was done as JSON.
+    """
+    from osiris.learner import Learner
+
+    if not 0 <= recall <= 1:
+        raise UserError(f"--recall {recall}: give a number from 0 to 1.")
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--minutes {minutes}: give a positive number.")
+    learner = Learner(state, encoder=typed_encoder(encoder))
+    done = learner.index(folders, refresh, minutes)
+    status = learner.index_status()
+    assert status is not None
+    notice(*done.notices)
+    if json:
+        print_json(done=done, index=status)
+    else:
+        counts = [(done.new, "new"), (done.changed, "changed"), (done.unchanged, "unchanged"), (done.gone, "gone")]
+        counts += [(done.again, "embedded again"), (sum(done.left_out.values()), "left out")]
+        say(", ".join(f"{count:,} {name}" for count, name in counts if count) or "no images")
+        say(str(status))
+    shown = " ".join(map(str, (state, *folders)))
+    if done.waiting:
+        notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} goes on.")
+    if poor := status.below(recall):
+        expected = poor * (done.seconds_per_image or 0)
+        limit = f" --minutes {math.ceil(expected / 60)}" if expected else ""
+        about = f", about {duration(expected)}" if expected else ""
+        notice(f"embed again: {poor:,} images{about}: osiris index {shown} --refresh{limit}")
+
+
+def search_command(
+    state: Positional[Path],
+    places: Positional[tuple[Path, ...]],
+    count: int = 12,
+    out: Path | None = None,
+    encoder: str | None = None,
+    json: bool = False,
+) -> None:
+    """Find the images whose features are nearest to those of one image: `osiris search STATE [FOLDER ...] IMAGE`.
+
+    Searches the index of the state (`osiris index`), or what it has below the given folders; folders that are not in
+    the index are embedded now. Prints a table of files and cosine similarities. With folders, the images found are
+    drawn on a contact sheet: only files below folders of this call are opened.
+
+    Examples:
+      osiris search state cat.jpg
+      osiris search state photos cat.jpg --count 30 --out cats.png
+      osiris search state cat.jpg --json
+
+    Args:
+        state: The directory of a state or of a finished run.
+        places: The image to search for; before it, folders in which to search.
+        count: How many images to find.
+        out: The contact sheet: the query, then the images found, in order. None means search.png; none with --json.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
+        json: Print the images found as JSON.
+    """
+    from osiris.learner import Learner
+
+    *folders, query = places
+    sheet = _sheet(out, "search.png", json, folders)
+    if count < 1:
+        raise UserError(f"--count {count}: give a positive number.")
+    if not query.is_file():
+        raise UserError(f"{query} does not exist; give the image file to search for.")
+    learner = Learner(state, encoder=typed_encoder(encoder))
+    found = learner.search(query, folders, count)
+    notice(*found.notices, *_mapped(learner))
+    if json:
+        print_json(query=query, searched=found.searched, hits=found.hits)
+    else:
+        rows = [(str(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
+        _print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
+    rows = {"query": [query]} | _in_rows([hit.path for hit in found.hits])
+    _draw(sheet, rows, [*folders, query])
+
+
+def duplicates_command(
+    state: Positional[Path],
+    folders: Positional[tuple[Path, ...]] = (),
+    cosine: float = 0.95,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Find groups of images in the index that are nearly the same.
+
+    Two images are in one group if a chain of images connects them in which each is as similar to the next as --cosine
+    says. With folders, only images below them are compared, and the largest groups are drawn on a contact sheet.
+
+    Examples:
+      osiris duplicates state
+      osiris duplicates state photos --cosine 0.98 --out duplicates.png
+      osiris duplicates state --json
+
+    Args:
+        state: The directory of a state or run with an index (`osiris index`).
+        folders: Compare only the images of the index below these folders; only these are opened.
+        cosine: The least similarity of neighbours in a group.
+        out: The contact sheet, one group per row. None means duplicates.png; none with --json.
+        json: Print the groups as JSON.
+    """
+    from osiris.learner import Learner
+
+    sheet = _sheet(out, "duplicates.png", json, folders)
+    if not -1 <= cosine <= 1:
+        raise UserError(f"--cosine {cosine}: give a number from -1 to 1.")
+    learner = Learner(state)
+    groups = learner.duplicates(cosine, folders)
+    notice(*_mapped(learner))
+    if json:
+        print_json(cosine=cosine, groups=groups)
+    else:
+        rows = [
+            (str(number), str(hit.path), f"{hit.similarity:.3f}")
+            for number, group in enumerate(groups, 1)
+            for hit in group
+        ]
+        if rows:
+            _print_table("", ("group", "image", "similarity to the first"), rows, numbered=False)
+        images = sum(len(group) - 1 for group in groups)
+        say(f"{len(groups)} groups; {images} images could go if one of each group stays (cosine {cosine:g} or more)")
+    largest = enumerate(groups[:MOST_GROUPS], 1)
+    shown = {f"group {number} ({len(group)})": [hit.path for hit in group[:COLUMNS]] for number, group in largest}
+    _draw(sheet if groups else None, shown, folders)
+
+
+def novel_command(
+    state: Positional[Path],
+    folder: Positional[Path],
+    count: int = 12,
+    out: Path | None = None,
+    encoder: str | None = None,
+    json: bool = False,
+) -> None:
+    """Order the images of a folder by how unlike they are to all images of the index.
+
+    Examples:
+      osiris novel state photos/2027-01
+      osiris novel state photos/2027-01 --count 30 --json
+
+    Args:
+        state: The directory of a state or run with an index (`osiris index`).
+        folder: The new images. Those that are in the index themselves are compared with the others in it.
+        count: How many images to show, the least similar ones first.
+        out: The contact sheet. None means novel.png; none with --json.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
+        json: Print the images as JSON.
+    """
+    from osiris.learner import Learner
+
+    sheet = _sheet(out, "novel.png", json, [folder])
+    if count < 1:
+        raise UserError(f"--count {count}: give a positive number.")
+    learner = Learner(state, encoder=typed_encoder(encoder))
+    images, notices = learner.novel(folder)
+    notice(*notices, *_mapped(learner))
+    if json:
+        print_json(images=images[:count])
+    else:
+        rows = [(str(one.path), f"{one.similarity:.3f}", str(one.nearest)) for one in images[:count]]
+        _print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
+    _draw(sheet, _in_rows([one.path for one in images[:count]]), [folder])
+
+
+def _mapped(learner: Learner) -> list[str]:
+    """What to know about vectors of earlier versions."""
+    status = learner.index_status()
+    return [] if status is None else [str(one) for one in status.versions if not one.current]
+
+
+def print_json(**values: Any) -> None:
+    """On standard output. Paths are strings; other characters than ASCII are escaped."""
+    import msgspec
+
+    plain = msgspec.to_builtins(values, enc_hook=str)
+    print(json_module.dumps(plain, indent=1))
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
+    table = Table(title=printable(title) or None)
+    for column in ("", *columns) if numbered else columns:
+        left = column in ("image", "to")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    for place, row in enumerate(rows, 1):
+        table.add_row(*([str(place)] if numbered else []), *map(printable, row))
+    console.print(table, markup=False)
+
+
+def _sheet(out: Path | None, default: str, json: bool, folders: Sequence[Path]) -> Path | None:
+    """Where the contact sheet goes; None if there is to be none."""
+    if out is None and (json or not folders):
+        return None
+    out = out or Path(default)
+    if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise UserError(f"--out {out}: the contact sheet is an image; use a name that ends in .png or .jpg.")
+    if not folders:
+        raise UserError(f"--out {out}: name the folders of the images too; only files below them are opened.")
+    require_writable(out.parent)
+    return out
+
+
+def _in_rows(paths: list[Path]) -> dict[str, list[Path]]:
+    starts = range(0, len(paths), COLUMNS)
+    return {f"{start + 1} to {min(start + COLUMNS, len(paths))}": paths[start : start + COLUMNS] for start in starts}
+
+
+def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) -> None:
+    """A contact sheet. Files that are not `named` and not below a named folder are not opened: an index may come from
+    somebody else."""
+    import numpy as np
+    import torch
+
+    from osiris.data.decode import UndecodableImage, decode
+    from osiris.index.store import absolute
+    from osiris.reporting.benchmark_images import contact_sheet
+
+    if out is None:
+        return
+    allowed = [absolute(one) for one in named]
+
+    def thumbnail(path: Path) -> np.ndarray:
+        place = absolute(path)
+        try:
+            if not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
+                raise UndecodableImage("it is in no folder of this call")
+            return decode(path, THUMBNAIL)
+        except UndecodableImage as error:
+            notice(f"{path} cannot be read any more ({error}); its place on the contact sheet is grey.")
+            return np.full((3, THUMBNAIL, THUMBNAIL), 128, dtype=np.uint8)
+
+    images = [torch.from_numpy(np.stack([thumbnail(path) for path in row])) for row in rows.values()]
+    sheet = contact_sheet(images, [*rows], scale=1)
+    kind = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
+    content = io.BytesIO()  # on a full disk, Pillow raises errors of many types
+    sheet.save(content, kind)
+    write_atomically(out, lambda temporary: temporary.write_bytes(content.getvalue()))
+    say(f"contact sheet: {out}")

@@ -1,0 +1,257 @@
+"""`osiris index`: embed what is new or changed, mark what is gone, and keep vectors of earlier versions usable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from osiris.console import progress
+from osiris.data.folder import Listing
+from osiris.errors import Stopped, UserError
+from osiris.evaluation.embedding import Embedder
+from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
+from osiris.index.parts import Part
+from osiris.index.records import MapRecord, Version
+from osiris.index.store import Index, absolute, below, is_text
+from osiris.randomness import generator
+
+COMMIT_ROWS, COMMIT_SECONDS = 4096, 30.0
+"""Vectors are written after so many, or after so much time: a kill loses no more than that."""
+MOST_NAMED = 5
+"""Files that were left out and are named one by one."""
+
+Pairs = tuple[np.ndarray, np.ndarray]
+"""L2-normalised vectors [n, d] of the same images by an earlier encoder and by that of today."""
+
+
+@dataclass
+class Updated:
+    """What an update did."""
+
+    new: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    gone: int = 0
+    """Files that are marked because they are not there any more."""
+    again: int = 0
+    """Files that were embedded again because the encoder has changed."""
+    waiting: int = 0
+    """New or changed files that the time was too short for."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Reason -> files."""
+    notices: list[str] = field(default_factory=list)
+    seconds_per_image: float | None = None
+
+
+def update(
+    index: Index,
+    folders: Sequence[Path],
+    embedder: Embedder,
+    version: Version,
+    refresh: bool = False,
+    minutes: float | None = None,
+    memory_pairs: Callable[[Version], Pairs | None] = lambda version: None,
+) -> Updated:
+    """Bring the rows of all files below `folders` up to date. No other file is opened, whatever the index names.
+
+    `refresh`: embed the files of earlier versions again, the oldest versions first. `minutes`: the time for all of it.
+    `memory_pairs`: pairs of the images in the memory, for versions whose files are gone.
+    """
+    job = _Update(index, embedder, version, None if minutes is None else time.monotonic() + 60 * minutes)
+    with index:
+        listed = job.list(folders)
+        if not listed and not index.exists:
+            raise UserError(
+                f"{', '.join(map(str, folders))}: there are no images. {' '.join(job.report.notices)}".rstrip()
+            )
+        todo = job.compare(listed, [absolute(folder) for folder in folders])
+        job.report.waiting = len(todo) - job.embed(todo, listed, "embedding")
+        pairs = {old.digest: job.sample(old, listed) for old in job.earlier() if not job.map_of(old)}
+        for old in job.earlier() if refresh else ():
+            job.report.again += job.embed(job.reachable(old, listed), listed, "embedding again")
+        for old in job.earlier():
+            if job.map_of(old) is None:
+                job.fit(old, pairs[old.digest], memory_pairs)
+        index.compact()
+        keep_needed_maps(index, version)
+        index.commit()
+    return job.finished()
+
+
+@dataclass
+class _Update:
+    index: Index
+    embedder: Embedder
+    version: Version
+    deadline: float | None
+    report: Updated = field(default_factory=Updated)
+    left_out: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    embedded: int = 0
+
+    def list(self, folders: Sequence[Path]) -> dict[str, tuple[int, int]]:
+        """File -> size and time, of all image files below the folders."""
+        listed: dict[str, tuple[int, int]] = {}
+        for folder in folders:
+            listing, root = Listing(folder), absolute(folder).rstrip("/")
+            self.report.notices += listing.notices()
+            for parts in listing.files:
+                path = "/".join((root, *parts))
+                if not is_text(path):
+                    self.leave_out(path, "its name is not UTF-8. Rename it", "not UTF-8")
+                    continue
+                try:
+                    status = os.stat(path)  # noqa: PTH116
+                    listed[path] = status.st_size, status.st_mtime_ns
+                except OSError as error:
+                    self.leave_out(path, error.strerror or str(error), "cannot be read")
+        return listed
+
+    def leave_out(self, path: str, reason: str, kind: str) -> None:
+        self.left_out[kind] += 1
+        if self.left_out.total() <= MOST_NAMED:
+            self.report.notices.append(f"{path} was left out: {reason}.")
+
+    def compare(self, listed: dict[str, tuple[int, int]], folders: Sequence[str]) -> list[str]:
+        """Mark what is gone or has come back; returns the files to embed."""
+        for part in self.index.parts:
+            inside = np.any([below(part.rows.paths, folder) for folder in folders], axis=0) & ~part.superseded
+            rows = np.flatnonzero(inside)
+            paths = part.rows.paths.take(rows).to_pylist()
+            part.gone[rows] = [path not in listed for path in paths]
+            self.report.gone += int(part.gone[rows].sum())
+        todo, where = list[str](), self.index.where
+        for path, status in listed.items():
+            if path not in where:
+                self.report.new += 1
+                todo.append(path)
+            elif status != _status(*where[path]):
+                self.report.changed += 1
+                todo.append(path)
+            else:
+                self.report.unchanged += 1
+        if self.index.exists:
+            self.index.commit()
+        return todo
+
+    def embed(self, paths: Sequence[str], listed: dict[str, tuple[int, int]], what: str) -> int:
+        """Add the vectors of these files; returns how many files were tried before the time was over. What was embedded
+        before an interruption is kept."""
+        pending, tried, written = list[tuple[str, torch.Tensor]](), 0, time.monotonic()
+
+        def write() -> None:
+            if pending:
+                names, vectors = zip(*pending)
+                stats = np.array([listed[name] for name in names], dtype=np.int64)
+                self.index.append(self.version, names, stats, torch.stack(vectors).numpy())
+                pending.clear()
+
+        try:
+            with progress(what, len(paths)) as ticker:
+                for names, vectors, tries in self._vectors(paths):
+                    pending += zip(names, vectors)
+                    tried += tries
+                    ticker.advance(tries)
+                    if len(pending) >= COMMIT_ROWS or time.monotonic() > written + COMMIT_SECONDS:
+                        write()
+                        written = time.monotonic()
+        except (KeyboardInterrupt, Stopped):
+            write()
+            raise
+        write()
+        return tried
+
+    def _vectors(self, paths: Sequence[str]) -> Iterator[tuple[list[str], torch.Tensor, int]]:
+        """(files, their L2-normalised vectors, how many were tried), batch by batch until the time is over."""
+        started = time.monotonic()
+        if not paths or self._late():
+            return
+        for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths)):
+            finite = batch.features.isfinite().all(dim=1)
+            for row, error in batch.undecodable.items():
+                self.leave_out(paths[row], str(error), "cannot be decoded")
+            for row, good in zip(batch.rows, finite.tolist()):
+                if not good:
+                    self.leave_out(paths[row], "its features are not finite", "without finite features")
+            names = [paths[row] for row, good in zip(batch.rows, finite.tolist()) if good]
+            tries = len(batch.rows) + len(batch.undecodable)
+            now = time.monotonic()
+            self.seconds, self.embedded, started = self.seconds + now - started, self.embedded + tries, now
+            yield names, normalize(batch.features[finite], dim=1), tries
+            if self._late():
+                return
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def earlier(self) -> list[Version]:
+        """Versions of rows that count, other than that of today; the oldest first."""
+        found = {part.version.digest: part.version for part in self.index.parts if part.live.any()}
+        return sorted(
+            (one for digest, one in found.items() if digest != self.version.digest), key=lambda one: one.episode
+        )
+
+    def map_of(self, old: Version) -> MapRecord | None:
+        ends = old.digest, self.version.digest
+        return next((one for one in self.index.maps if (one.source, one.target) == ends), None)
+
+    def reachable(self, old: Version, listed: dict[str, tuple[int, int]]) -> list[str]:
+        """Files of an earlier version that were listed and have not changed."""
+        return [
+            path
+            for path, (part, row) in self.index.where.items()
+            if part.version.digest == old.digest and listed.get(path) == _status(part, row)
+        ]
+
+    def sample(self, old: Version, listed: dict[str, tuple[int, int]]) -> Pairs:
+        """Embed a random sample of the files of an earlier version again."""
+        files, size = self.reachable(old, listed), self.index.dimension
+        chosen = torch.randperm(len(files), generator=generator(0, "index.sample", old.episode))[:SAMPLE].tolist()
+        before = {files[at]: self._vector(files[at]) for at in chosen}
+        self.report.again += self.embed([*before], listed, "embedding a sample again")
+        done = [path for path in before if self.index.where[path][0].version.digest == self.version.digest]
+        if not done:
+            return np.empty((0, size), np.float32), np.empty((0, size), np.float32)
+        return np.stack([before[path] for path in done]), np.stack([self._vector(path) for path in done])
+
+    def _vector(self, path: str) -> np.ndarray:
+        part, row = self.index.where[path]
+        return part.rows.vectors[row].copy()
+
+    def fit(self, old: Version, pairs: Pairs, memory_pairs: Callable[[Version], Pairs | None]) -> None:
+        remembered = memory_pairs(old) if len(pairs[0]) < SAMPLE else None
+        if remembered is not None:
+            pairs = tuple(np.concatenate(both) for both in zip(pairs, remembered))  # pyright: ignore[reportAssignmentType]
+        if len(pairs[0]) >= FEWEST:
+            add_map(self.index, old, self.version, *pairs)
+
+    def finished(self) -> Updated:
+        self.report.left_out = dict(self.left_out)
+        more = self.left_out.total() - MOST_NAMED
+        if more > 0:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_out.most_common())
+            self.report.notices.append(f"{more} more files were left out; all together: {kinds}.")
+        if self.embedded:
+            self.report.seconds_per_image = self.seconds / self.embedded
+        return self.report
+
+
+def _status(part: Part, row: int) -> tuple[int, int]:
+    return int(part.rows.size[row]), int(part.rows.mtime[row])
+
+
+def forget(index: Index, version: Version, places: Sequence[Path]) -> int:
+    """Remove files, or all files below a folder that does not exist any more; returns how many the index knew."""
+    with index:
+        found = index.forget([absolute(place) for place in places])
+        keep_needed_maps(index, version)
+        index.commit()
+    return found
