@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
 from rich.table import Table
 from tyro.conf import Positional
 
+from osiris.commands import command
 from osiris.console import console, notice, printable, say, warn
+from osiris.data.decode import UndecodableImage, decode
 from osiris.errors import UserError
+from osiris.export import export
 from osiris.files import require_writable, write_atomically
-
-if TYPE_CHECKING:
-    from osiris.learner import Learner
+from osiris.learner import Learner
+from osiris.learner.episodes import episodes_in
+from osiris.models.external import typed_encoder
+from osiris.reporting.benchmark_images import contact_sheet
 
 THUMBNAIL = 96
 COLUMNS = 6
 """Images per row of the contact sheet of a search."""
 
 
+@command("observe")
 def observe_command(
     state: Positional[Path],
     folder: Positional[Path | None] = None,
@@ -96,9 +105,6 @@ def observe_command(
         )
     if (discard or undo) and (folder is not None or discard == undo):
         raise UserError("give --discard or --undo alone, then learn from a folder with a call of its own.")
-    from osiris.learner import Learner
-    from osiris.learner.episodes import episodes_in
-
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
@@ -125,11 +131,10 @@ def _after(learner: Learner) -> str:
 
 def _typed(encoder: str | None) -> str | None:
     """--encoder, made known to this process if it is the user's own."""
-    from osiris.models.external import typed_encoder
-
     return None if encoder is None else typed_encoder(encoder)
 
 
+@command("embed")
 def embed_command(
     state: Positional[Path],
     folder: Positional[Path],
@@ -150,11 +155,6 @@ def embed_command(
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
     """
-    import pyarrow
-    import pyarrow.parquet
-
-    from osiris.learner import Learner
-
     if out.suffix.lower() != ".parquet":
         raise UserError(f"--out {out}: the features are written as Parquet; use a name that ends in .parquet.")
     require_writable(out.parent)
@@ -180,6 +180,7 @@ def _is_text(path: Path) -> bool:
         return False
 
 
+@command("search")
 def search_command(
     state: Positional[Path],
     folder: Positional[Path],
@@ -205,9 +206,6 @@ def search_command(
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
     """
-
-    from osiris.learner import Learner
-
     if count < 1:
         raise UserError(f"--count {count}: give a positive number.")
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
@@ -229,11 +227,6 @@ def search_command(
 
 def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
     """The query in a row of its own, then the images found, COLUMNS to a row."""
-    import numpy as np
-    import torch
-
-    from osiris.data.decode import UndecodableImage, decode
-    from osiris.reporting.benchmark_images import contact_sheet
 
     def thumbnail(path: Path) -> np.ndarray:
         try:
@@ -253,6 +246,7 @@ def _draw_contact_sheet(query: Path, paths: list[Path], out: Path) -> None:
     write_atomically(out, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
+@command("export")
 def export_command(
     state: Positional[Path],
     format: Literal["safetensors", "onnx", "torchscript", "timm"] = "safetensors",
@@ -278,9 +272,6 @@ def export_command(
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
     """
-    from osiris.export import export
-    from osiris.learner import Learner
-
     out = out or Path(f"{state.resolve().name}-{format}")
     exported = export(Learner(state, encoder=_typed(encoder)).run, out, format)
     say(f"{out}: {', '.join(exported.files)}")
@@ -290,6 +281,7 @@ def export_command(
         say(f"features agree with those of osiris to {exported.difference:.1e} of the largest one")
 
 
+@command("status")
 def status_command(state: Positional[Path]) -> None:
     """Show the episodes of a state or run, what its memory holds, the health of its features, and its size on disk.
 
@@ -303,9 +295,6 @@ def status_command(state: Positional[Path]) -> None:
     Args:
         state: The directory of a state or run.
     """
-
-    from osiris.learner import Learner
-
     learner = Learner(state)
     status = learner.status()
     table = Table(title=f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk")

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from rich.table import Table
 
+import osiris
+from osiris.commands import command
 from osiris.console import console
 from osiris.errors import UserError
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
 
 
+@command("bench")
 def bench_command(repeats: int = 5) -> None:
     """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
 
@@ -59,6 +62,7 @@ def bench_command(repeats: int = 5) -> None:
         console.print(table)
 
 
+@command("doctor")
 def doctor_command(out: Path = Path("runs")) -> int:
     """Show versions, device, threads, data found and free disk; exit code 1 when something needed is missing.
 
@@ -69,9 +73,6 @@ def doctor_command(out: Path = Path("runs")) -> int:
     Args:
         out: Where runs would go: its free space is shown.
     """
-
-    import osiris
-
     table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
     table.add_row("python", platform.python_version())
     missing = False

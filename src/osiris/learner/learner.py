@@ -13,8 +13,9 @@ import shutil
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from markupsafe import Markup
 from torch.nn.functional import normalize
@@ -42,9 +43,6 @@ from osiris.runs.run import Run
 from osiris.runs.state import DAMAGED, State, load_state, save_state
 from osiris.training.estimate import estimate_seconds
 from osiris.training.run import Opening, Training, opened
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Status(TypedDict):

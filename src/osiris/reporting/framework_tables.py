@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from osiris.config import Config
+from osiris.data.benchmarks import BenchmarkDescription
 from osiris.reporting.tables import Number, Table
 
 if TYPE_CHECKING:
-    from osiris.config import Config
-    from osiris.data.benchmarks import BenchmarkDescription
     from osiris.paper.table1 import Facts
 
 MEGABYTE = 1e6
