@@ -99,7 +99,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:
     """A safetensors file; the metadata is one JSON text."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # imports torch
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}

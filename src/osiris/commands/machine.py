@@ -1,4 +1,7 @@
-"""`osiris doctor` and `osiris bench`: what this machine has, what is missing, and how fast it is."""
+"""`osiris doctor` and `osiris bench`: what this machine has, what is missing, and how fast it is.
+
+No torch at import: `osiris doctor` also works where it is missing.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rich.table import Table
 import osiris
 from osiris.commands import command
 from osiris.console import console
+from osiris.data.benchmarks import describe_benchmarks
 from osiris.errors import UserError
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
@@ -125,8 +129,6 @@ def _devices() -> list[tuple[str, str]]:
 
 
 def _data() -> list[tuple[str, str]]:
-    from osiris.data.benchmarks import describe_benchmarks
-
     folder = os.environ.get("OSIRIS_DATA")
     rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
     return rows + [(f"data: {row.name}", row.present) for row in describe_benchmarks()]

@@ -86,7 +86,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """In a notebook."""
-        from osiris.reporting.notebook import table_html
+        from osiris.reporting.notebook import table_html  # imports matplotlib
 
         return table_html(self)
 

@@ -52,7 +52,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: the table and the curve."""
-        from osiris.reporting.notebook import run_html
+        from osiris.reporting.notebook import run_html  # imports matplotlib, and this module
 
         return run_html(self)
 
