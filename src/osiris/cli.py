@@ -1,4 +1,4 @@
-"""The command line: `osiris COMMAND`. Heavy imports happen inside commands, so that `--help` answers at once."""
+"""The command line: `osiris COMMAND`. A command is imported when it is called: `osiris --help` answers at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import osiris
 from osiris.errors import Diverged, Stopped, UserError, unknown
 from osiris.training.interrupt import Interrupt
 
@@ -64,8 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(usage())
         return 0
     if argv[0] in ("--version", "-V"):
-        import osiris
-
         print(f"osiris {osiris.__version__}")
         return 0
     try:
@@ -93,17 +92,11 @@ def dispatch(name: str, argv: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     module = importlib.import_module(f"osiris.commands.{COMMANDS[name][0]}")
-    if hasattr(module, "parse"):
-        return module.run(module.parse(argv))
-    from osiris.commands import bind_arguments, parse_arguments
-
-    if hasattr(module, "Args"):
-        return module.run(parse_arguments(module.Args, argv, name))
-    return bind_arguments(getattr(module, f"{name}_command"), argv, name)() or 0
+    return getattr(module, f"{name}_command")(argv)
 
 
 def _fail(message: str, code: int) -> int:
-    from osiris.console import printable
+    from osiris.console import printable  # imports rich
 
     print(printable(f"osiris: {message}"), file=sys.stderr)
     return code

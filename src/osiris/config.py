@@ -1,4 +1,4 @@
-"""Everything needed to repeat a run, in one frozen value (no torch here: `--help` must be fast)."""
+"""Everything needed to repeat a run, in one frozen value (no torch here: `osiris list` must be fast)."""
 
 from __future__ import annotations
 

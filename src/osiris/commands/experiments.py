@@ -8,9 +8,16 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from osiris.commands import command, metrics_table
 from osiris.console import console, say
+from osiris.grids.grid import Grid, GridDirectory
+from osiris.grids.plan import print_plan
+from osiris.grids.runner import default_jobs, finish, make_launcher, run_grids
+from osiris.paper.recipes import find_recipe
+from osiris.runs.records import read_metrics
 
 
+@command("demo")
 def demo_command(
     out: Path = Path("demo"),
     seed: int = 0,
@@ -31,11 +38,6 @@ def demo_command(
         methods: Methods to train.
         jobs: Runs at a time; None means one per core.
     """
-    from osiris.commands import metrics_table
-    from osiris.grids.grid import Grid, GridDirectory
-    from osiris.grids.runner import finish, make_launcher, run_grids
-    from osiris.runs.records import read_metrics
-
     started = time.monotonic()
     directory, grid = GridDirectory(out), Grid(methods, seeds=(seed,), preset=preset)
     run_grids(make_launcher(directory, jobs), [grid])
@@ -48,6 +50,7 @@ def demo_command(
     say(f"{time.monotonic() - started:.0f} seconds. Open {page} in a browser.")
 
 
+@command("reproduce")
 def reproduce_command(
     target: Positional[str],
     preset: str = "paper",
@@ -81,11 +84,6 @@ def reproduce_command(
         jobs: Runs at a time; None means one per core.
         retries: How often a failed run is started again.
     """
-    from osiris.grids.grid import Grid, GridDirectory
-    from osiris.grids.plan import print_plan
-    from osiris.grids.runner import default_jobs, finish, make_launcher, run_grids
-    from osiris.paper.recipes import find_recipe
-
     recipe = find_recipe(target)
     benchmarks = (benchmark,) if benchmark else recipe.benchmarks
     grid = Grid(recipe.methods, benchmarks, tuple(seeds), preset, recipe.settings(preset))

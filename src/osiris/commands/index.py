@@ -7,18 +7,22 @@ import json as json_module
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+import numpy as np
+import torch
 from rich.table import Table
 from tyro.conf import Positional
 
-from osiris.commands import typed_encoder
+from osiris.commands import command, typed_encoder
 from osiris.console import console, duration, notice, printable, say
+from osiris.data.decode import UndecodableImage, decode
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
-
-if TYPE_CHECKING:
-    from osiris.learner import Learner
+from osiris.index.store import absolute
+from osiris.learner import Learner
+from osiris.reporting.benchmark_images import contact_sheet
 
 THUMBNAIL = 96
 COLUMNS = 6
@@ -27,6 +31,7 @@ MOST_GROUPS = 12
 """On a contact sheet."""
 
 
+@command("index")
 def index_command(
     state: Positional[Path],
     folders: Positional[tuple[Path, ...]] = (),
@@ -56,7 +61,6 @@ def index_command(
             or `osiris train`.
         json: Print what was done as JSON.
     """
-    from osiris.learner import Learner
 
     if not 0 <= recall <= 1:
         raise UserError(f"--recall {recall}: give a number from 0 to 1.")
@@ -84,6 +88,7 @@ def index_command(
         notice(f"embed again: {poor:,} images{about}: osiris index {shown} --refresh{limit}")
 
 
+@command("search")
 def search_command(
     state: Positional[Path],
     places: Positional[tuple[Path, ...]],
@@ -112,7 +117,6 @@ def search_command(
             or `osiris train`.
         json: Print the images found as JSON.
     """
-    from osiris.learner import Learner
 
     *folders, query = places
     sheet = _sheet(out, "search.png", json, folders)
@@ -132,6 +136,7 @@ def search_command(
     _draw(sheet, rows, [*folders, query])
 
 
+@command("duplicates")
 def duplicates_command(
     state: Positional[Path],
     folders: Positional[tuple[Path, ...]] = (),
@@ -156,7 +161,6 @@ def duplicates_command(
         out: The contact sheet, one group per row. None means duplicates.png; none with --json.
         json: Print the groups as JSON.
     """
-    from osiris.learner import Learner
 
     sheet = _sheet(out, "duplicates.png", json, folders)
     if not -1 <= cosine <= 1:
@@ -181,6 +185,7 @@ def duplicates_command(
     _draw(sheet if groups else None, shown, folders)
 
 
+@command("novel")
 def novel_command(
     state: Positional[Path],
     folder: Positional[Path],
@@ -204,7 +209,6 @@ def novel_command(
             or `osiris train`.
         json: Print the images as JSON.
     """
-    from osiris.learner import Learner
 
     sheet = _sheet(out, "novel.png", json, [folder])
     if count < 1:
@@ -228,7 +232,6 @@ def _mapped(learner: Learner) -> list[str]:
 
 def print_json(**values: Any) -> None:
     """On standard output. Paths are strings; other characters than ASCII are escaped."""
-    import msgspec
 
     plain = msgspec.to_builtins(values, enc_hook=str)
     print(json_module.dumps(plain, indent=1))
@@ -265,12 +268,6 @@ def _in_rows(paths: list[Path]) -> dict[str, list[Path]]:
 def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) -> None:
     """A contact sheet. Files that are not `named` and not below a named folder are not opened: an index may come from
     somebody else."""
-    import numpy as np
-    import torch
-
-    from osiris.data.decode import UndecodableImage, decode
-    from osiris.index.store import absolute
-    from osiris.reporting.benchmark_images import contact_sheet
 
     if out is None:
         return

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import pyarrow
+import pyarrow.parquet
 from rich.table import Table
 from tyro.conf import Positional
 
-from osiris.commands import typed_encoder
+from osiris.commands import command, typed_encoder
 from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
+from osiris.export import export
 from osiris.files import require_writable, write_atomically
+from osiris.learner import Learner
+from osiris.learner.episodes import episodes_in
 
-if TYPE_CHECKING:
-    from osiris.learner import Learner
 
-
+@command("observe")
 def observe_command(
     state: Positional[Path],
     folder: Positional[Path | None] = None,
@@ -92,9 +95,6 @@ def observe_command(
         )
     if (discard or undo) and (folder is not None or discard == undo):
         raise UserError("give --discard or --undo alone, then learn from a folder with a call of its own.")
-    from osiris.learner import Learner
-    from osiris.learner.episodes import episodes_in
-
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
@@ -119,6 +119,7 @@ def _after(learner: Learner) -> str:
     return f"after {learner.status()['episodes'][-1][0]}: {learner.verdict()}"
 
 
+@command("embed")
 def embed_command(
     state: Positional[Path],
     folder: Positional[Path],
@@ -139,11 +140,6 @@ def embed_command(
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
     """
-    import pyarrow
-    import pyarrow.parquet
-
-    from osiris.learner import Learner
-
     if out.suffix.lower() != ".parquet":
         raise UserError(f"--out {out}: the features are written as Parquet; use a name that ends in .parquet.")
     require_writable(out.parent)
@@ -169,6 +165,7 @@ def _is_text(path: Path) -> bool:
         return False
 
 
+@command("export")
 def export_command(
     state: Positional[Path],
     format: Literal["safetensors", "onnx", "torchscript", "timm"] = "safetensors",
@@ -194,9 +191,6 @@ def export_command(
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
     """
-    from osiris.export import export
-    from osiris.learner import Learner
-
     out = out or Path(f"{state.resolve().name}-{format}")
     exported = export(Learner(state, encoder=typed_encoder(encoder)).run, out, format)
     say(f"{out}: {', '.join(exported.files)}")
@@ -206,6 +200,7 @@ def export_command(
         say(f"features agree with those of osiris to {exported.difference:.1e} of the largest one")
 
 
+@command("status")
 def status_command(state: Positional[Path]) -> None:
     """Show the episodes of a state or run, what its memory holds, the health of its features, and its size on disk.
 
@@ -219,9 +214,6 @@ def status_command(state: Positional[Path]) -> None:
     Args:
         state: The directory of a state or run.
     """
-
-    from osiris.learner import Learner
-
     learner = Learner(state)
     status = learner.status()
     table = Table(title=f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import tyro
 
+from osiris.commands import parse_arguments
+from osiris.data.benchmarks import describe_benchmarks
+from osiris.errors import UserError
 from osiris.files import write_text
 from osiris.models.config import EncoderConfig, ProjectorConfig
-
-if TYPE_CHECKING:
-    from osiris.reporting.tables import Table
-
+from osiris.presets import PRESETS
+from osiris.reporting.framework_tables import benchmarks_table, cost_table, methods_table, presets_table, storage_table
+from osiris.reporting.tables import Table, show
 
 TABLES = Path(__file__).parent / "methods.json"
 
@@ -45,10 +48,8 @@ class Args:
     format: Literal["text", "markdown", "latex", "csv"] = "text"
 
 
-def run(args: Args) -> int:
-    from osiris.errors import UserError
-    from osiris.reporting.tables import show
-
+def list_command(argv: list[str]) -> int:
+    args = parse_arguments(Args, argv, "list")
     for flag, value, high in (("memory-size", args.memory_size, 10**9), ("image-size", args.image_size, 10**5)):
         if not 1 <= value <= high:
             raise UserError(f"--{flag} {value} is out of range; use a value from 1 to {high}.")
@@ -56,14 +57,8 @@ def run(args: Args) -> int:
     if args.what in ("all", "methods"):
         tables += methods_tables(args)
     if args.what in ("all", "benchmarks"):
-        from osiris.data.benchmarks import describe_benchmarks
-        from osiris.reporting.framework_tables import benchmarks_table
-
         tables.append(benchmarks_table(describe_benchmarks()))
     if args.what in ("all", "presets"):
-        from osiris.presets import PRESETS
-        from osiris.reporting.framework_tables import presets_table
-
         tables.append(presets_table({name: build(args.benchmark) for name, build in PRESETS.items()}))
     for number, table in enumerate(tables):
         if number:
@@ -78,18 +73,13 @@ def methods_tables(args: Args) -> list[Table]:
     Measuring them takes seconds and needs torch, so the tables for the default options are part of the package. A test
     measures them again; when it fails because the methods have changed, write_tables() makes them anew.
     """
-    import msgspec
-
-    from osiris.reporting.tables import Table
-
     usual = replace(args, what="all", cost=False, benchmark="", format="text") == Args(benchmark="")
     tables = msgspec.json.decode(TABLES.read_bytes(), type=list[Table]) if usual else measured_tables(args)
     return tables if args.cost else tables[:2]
 
 
 def measured_tables(args: Args) -> list[Table]:
-    from osiris.paper.table1 import all_facts
-    from osiris.reporting.framework_tables import cost_table, methods_table, storage_table
+    from osiris.paper.table1 import all_facts  # imports torch
 
     rows = all_facts(args.encoder, args.projector, args.memory_size, args.image_size)
     about = f"width {args.encoder.width}, {args.memory_size} images of {args.image_size}x{args.image_size}"
@@ -98,6 +88,4 @@ def measured_tables(args: Args) -> list[Table]:
 
 def write_tables() -> None:
     """python -c "from osiris.commands.list import write_tables; write_tables()"."""
-    import msgspec
-
     write_text(TABLES, msgspec.json.encode(measured_tables(Args())).decode() + "\n")

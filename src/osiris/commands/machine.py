@@ -1,4 +1,7 @@
-"""`osiris doctor` and `osiris bench`: what this machine has, what is missing, and how fast it is."""
+"""`osiris doctor` and `osiris bench`: what this machine has, what is missing, and how fast it is.
+
+No torch at import: `osiris doctor` also works where it is missing.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ from pathlib import Path
 
 from rich.table import Table
 
+import osiris
+from osiris.commands import command
 from osiris.console import console
+from osiris.data.benchmarks import describe_benchmarks
 from osiris.errors import UserError
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
 
 
+@command("bench")
 def bench_command(repeats: int = 5) -> None:
     """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
 
@@ -59,6 +66,7 @@ def bench_command(repeats: int = 5) -> None:
         console.print(table)
 
 
+@command("doctor")
 def doctor_command(out: Path = Path("runs")) -> int:
     """Show versions, device, threads, data found and free disk; exit code 1 when something needed is missing.
 
@@ -69,9 +77,6 @@ def doctor_command(out: Path = Path("runs")) -> int:
     Args:
         out: Where runs would go: its free space is shown.
     """
-
-    import osiris
-
     table = Table(title=f"osiris {osiris.__version__} on {platform.platform()}", show_header=False)
     table.add_row("python", platform.python_version())
     missing = False
@@ -124,8 +129,6 @@ def _devices() -> list[tuple[str, str]]:
 
 
 def _data() -> list[tuple[str, str]]:
-    from osiris.data.benchmarks import describe_benchmarks
-
     folder = os.environ.get("OSIRIS_DATA")
     rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
     return rows + [(f"data: {row.name}", row.present) for row in describe_benchmarks()]

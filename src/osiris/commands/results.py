@@ -7,13 +7,20 @@ from typing import Annotated, Literal
 
 import tyro
 
+from osiris.commands import command
 from osiris.console import notice, say
 from osiris.errors import UserError
+from osiris.models.external import typed_encoder
+from osiris.presets import MEANINGLESS
+from osiris.reporting.comparison import comparison_table, published_table
+from osiris.reporting.tables import show
+from osiris.runs.run import load_runs
 
 Format = Literal["text", "markdown", "latex", "csv"]
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
 
 
+@command("report")
 def report_command(
     runs: Runs,
     out: Path = Path("report"),
@@ -37,17 +44,16 @@ def report_command(
         slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
         encoder: For runs whose encoder is your own: `package.module:function`, as it was given to `osiris train`.
     """
-    from osiris.reporting.page import make_report
+    from osiris.reporting.page import make_report  # imports matplotlib
 
     if not runs:
         raise UserError("name the runs to report on, for example `osiris report runs`.")
     if encoder is not None:
-        from osiris.models.external import typed_encoder
-
         typed_encoder(encoder)
     say(f"report: {make_report(list(runs), out, title, slow)}")
 
 
+@command("compare")
 def compare_command(
     runs: Runs,
     protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
@@ -72,11 +78,6 @@ def compare_command(
         by: One row per method (mean over seeds) or per run.
         with_paper: Put the published numbers below ours.
     """
-    from osiris.presets import MEANINGLESS
-    from osiris.reporting.comparison import comparison_table
-    from osiris.reporting.tables import show
-    from osiris.runs.run import load_runs
-
     if not runs:
         raise UserError("name the runs to compare, for example `osiris compare runs`.")
     loaded = load_runs(runs)
@@ -85,6 +86,7 @@ def compare_command(
         notice(MEANINGLESS)
 
 
+@command("paper")
 def paper_command(
     benchmark: str = "split-cifar100-20",
     protocol: Literal["class-agnostic", "task-aware"] = "class-agnostic",
@@ -105,7 +107,4 @@ def paper_command(
         table: All methods; osiris-d without its parts (split-cifar100-20); accuracy within the environments
             (Tiny-ImageNet).
     """
-    from osiris.reporting.comparison import published_table
-    from osiris.reporting.tables import show
-
     show(published_table(benchmark, protocol, table), format)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.live import Live
 from tyro.conf import OmitArgPrefixes, Positional
 
-from osiris.commands import bind_arguments, parse_arguments
+from osiris.commands import command, parse_arguments
 from osiris.console import console, say
 from osiris.errors import UserError
+from osiris.grids.attempts import status_table, statuses
+from osiris.grids.grid import Grid, GridDirectory, parse_settings, read_grids
+from osiris.grids.plan import print_plan
+from osiris.grids.runner import Launcher, default_jobs, finish, make_launcher, run_grids, run_search
+from osiris.grids.search import parse_range, searched
 from osiris.grids.slurm import SlurmOptions
-
-if TYPE_CHECKING:
-    from osiris.grids.grid import Grid, GridDirectory
-    from osiris.grids.runner import Launcher
+from osiris.reporting.comparison import main_table
+from osiris.reporting.studies import studies
+from osiris.reporting.tables import show
+from osiris.runs.run import load_runs
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,11 @@ class Args:
     slurm: OmitArgPrefixes[SlurmOptions] = field(default_factory=SlurmOptions)
 
 
-def parse(argv: list[str]) -> Args | Callable[[], int | None]:
+def sweep_command(argv: list[str]) -> int:
     others = {"status": status_command, "report": report_command}
     if argv and argv[0] in others:
-        return bind_arguments(others[argv[0]], argv[1:], f"sweep {argv[0]}")
-    return parse_arguments(Args, argv, "sweep")
-
-
-def run(args: Args | Callable[[], int | None]) -> int:
-    if not isinstance(args, Args):
-        return args() or 0
-    from osiris.grids.grid import GridDirectory
-    from osiris.grids.plan import print_plan
-    from osiris.grids.runner import default_jobs, make_launcher, run_grids
-
+        return others[argv[0]](argv[1:])
+    args = parse_arguments(Args, argv, "sweep")
     grids = grids_of(args)
     if args.plan and args.search:
         raise UserError("--plan: what a search costs depends on its results; leave out --plan or --search.")
@@ -104,9 +99,6 @@ def run(args: Args | Callable[[], int | None]) -> int:
 
 def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
     """Search, then the best trials of each study and the command for the test images on standard output."""
-    from osiris.grids.runner import run_search
-    from osiris.grids.search import parse_range, searched
-
     if not args.slurm.wait:
         raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
     ranges = [parse_range(text) for text in args.search]
@@ -127,8 +119,6 @@ def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
 
 
 def grids_of(args: Args) -> list[Grid]:
-    from osiris.grids.grid import Grid, parse_settings, read_grids
-
     if args.grid is not None:
         if args.methods or args.set:
             raise UserError("--grid already names methods and settings; leave out --methods and --set.")
@@ -140,12 +130,6 @@ def grids_of(args: Args) -> list[Grid]:
 
 def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
-    from osiris.grids.runner import finish
-    from osiris.reporting.comparison import main_table
-    from osiris.reporting.studies import studies
-    from osiris.reporting.tables import show
-    from osiris.runs.run import load_runs
-
     try:
         page = finish(directory, directory.runs, directory.path / "report")
     finally:
@@ -158,17 +142,17 @@ def summarise(directory: GridDirectory) -> int:
     return 0
 
 
+@command("sweep report")
 def report_command(grid: Positional[Path]) -> int:
     """Write results.csv and the report of a grid from the runs that are finished.
 
     Args:
         grid: The directory of the grid (--out of the sweep).
     """
-    from osiris.grids.grid import GridDirectory
-
     return summarise(GridDirectory.read(grid))
 
 
+@command("sweep status")
 def status_command(grid: Positional[Path], watch: bool = False) -> None:
     """Show where every run of a grid stands. Works on any machine that sees the directory.
 
@@ -176,9 +160,6 @@ def status_command(grid: Positional[Path], watch: bool = False) -> None:
         grid: The directory of the grid (--out of the sweep).
         watch: Refresh every two seconds until all runs are finished.
     """
-    from osiris.grids.attempts import status_table, statuses
-    from osiris.grids.grid import GridDirectory
-
     directory = GridDirectory.read(grid)
     states = statuses(directory)
     if not watch:

@@ -13,12 +13,15 @@ from typing import Annotated
 
 import tyro
 
-from osiris.commands import parse_arguments
+from osiris.commands import metrics_table, parse_arguments
 from osiris.config import Config
 from osiris.console import console, messages, notice, printable, say
 from osiris.errors import Stopped, UserError
+from osiris.learner import Learner
+from osiris.models.external import typed_encoder
 from osiris.presets import choose_preset, configure, describe, own_data, with_encoder
 from osiris.runs.directory import default_out, read_config
+from osiris.training.run import Opening, train
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,6 @@ def parse(argv: list[str]) -> Args:
     if known.preset is not None and (known.resume is not None or known.config is not None):
         raise UserError("--preset cannot be combined with --resume or --config, which contain every setting.")
     if known.encoder is not None:
-        from osiris.models.external import typed_encoder
-
         known.encoder = typed_encoder(known.encoder)
     source: Path | None = known.resume or known.config
     if source is not None:
@@ -124,18 +125,14 @@ def launch(processes: int, arguments: list[str]) -> int:
         return int(code_file.read_text()) if code_file.exists() else code
 
 
-def run(args: Args) -> int:
+def train_command(argv: list[str]) -> int:
+    args = parse(argv)
     config, out = args.config, args.out or default_out(args.config)
     if not args.quiet:
         text = f"{config.method.method} on {config.data.benchmark}, preset {config.preset}, seed {config.seed} -> {out}"
         messages.print(printable(text), markup=False, highlight=False)
 
-    from osiris.commands import metrics_table
-    from osiris.training.run import Opening, train
-
     if args.add_task:
-        from osiris.learner import Learner
-
         for folder in args.add_task:
             Learner(out).observe(Path(str(folder).removeprefix("folder:")), quiet=args.quiet)
         return 0

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from osiris.data import folder, huggingface, orders, tinyworld
+from osiris.data.cache import Entry, bytes_on_disk
 from osiris.data.config import BenchmarkConfig
+from osiris.data.dataset import cached_entry, load_dataset
 from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, parse_name
+from osiris.data.table import Rows, Source, Values, make_source
 from osiris.errors import UserError
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark
-    from osiris.data.cache import Entry
-    from osiris.data.table import Rows, Source, Values
 
 
 def load_benchmark(config: BenchmarkConfig) -> Benchmark:
@@ -26,9 +28,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         raise UserError(
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
         )
-    from osiris.data import orders, tinyworld
     from osiris.data.benchmark import by_class, by_episode
-    from osiris.data.dataset import load_dataset
 
     dataset = load_dataset(open_source(name, config), config)
     if name.task_count is None:
@@ -46,20 +46,16 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
     """Find the data without reading it."""
     if name.place == "tinyworld" and name.kind == "known":
-        from osiris.data.tinyworld import tinyworld_source
-
-        return tinyworld_source(config)
+        return tinyworld.tinyworld_source(config)
     if name.kind == "folder":
-        from osiris.data.folder import folder_source
-
-        return folder_source(Path(name.place), by_class=name.task_count is not None)
+        return folder.folder_source(Path(name.place), by_class=name.task_count is not None)
     if name.kind == "arrays":
         from osiris.data.arrays import file_source
 
         return file_source(Path(name.place))
-    from osiris.data.huggingface import dataset_source, known_source
-
-    return known_source(DATASETS[name.place], config) if name.kind == "known" else dataset_source(name.place, config)
+    if name.kind == "known":
+        return huggingface.known_source(DATASETS[name.place], config)
+    return huggingface.dataset_source(name.place, config)
 
 
 def benchmark_from(
@@ -101,7 +97,6 @@ def benchmark_from(
 
 def _by_episode(source: Source, image_size: int | None, strict: bool) -> Benchmark:
     from osiris.data.benchmark import by_episode
-    from osiris.data.dataset import load_dataset
 
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
     return by_episode(source.name, load_dataset(source, config), config)
@@ -110,11 +105,9 @@ def _by_episode(source: Source, image_size: int | None, strict: bool) -> Benchma
 def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
     """All images as one episode, in order and without labels: anything that `benchmark_from` takes, or one image file;
     of a folder, all images at any depth. Also returns notices about files that are not images."""
-    from osiris.data.folder import Listing
-
     notices: list[str] = []
     if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-        listing = Listing(Path(images))
+        listing = folder.Listing(Path(images))
         images, notices = listing.paths(), listing.notices()
         if not images:
             raise UserError(f"{listing.root} has no images. {' '.join(notices)}".rstrip())
@@ -141,8 +134,6 @@ def _own_source(
     test: Any = None,
     class_names: Sequence[str] | None = None,
 ) -> Source:
-    from osiris.data import folder, huggingface, table
-
     if isinstance(images, str | Path):
         if any(value is not None for value in (episodes, labels, class_names)):
             raise UserError("a folder's subfolders are its episodes and classes: leave out episodes and labels.")
@@ -152,17 +143,17 @@ def _own_source(
     if hasattr(first, "features") and hasattr(first, "select_columns"):
         splits = huggingface.splits_of(images) | ({} if test is None else {"test": test})
         name = name or "dataset"
-        return table.Source(name, lambda: huggingface.splits_table(name, splits, None, labels, episodes), None)
+        return Source(name, lambda: huggingface.splits_table(name, splits, None, labels, episodes), None)
     name = name or "images"
     train, test_rows = _rows(images, name, labels, episodes), None
     if test is not None:
         test_images, *values = test if isinstance(test, tuple) else (test,)
         test_rows = _rows(test_images, f"{name} (test)", *values)
-    return table.make_source(name, train, test_rows, class_names)
+    return make_source(name, train, test_rows, class_names)
 
 
 def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values | None = None) -> Rows:
-    from osiris.data import arrays, folder
+    from osiris.data import arrays
 
     if isinstance(images, list | tuple) and images and isinstance(images[0], str | Path):
         return folder.path_rows([Path(path).expanduser().absolute() for path in images], labels, episodes)
@@ -190,8 +181,6 @@ class BenchmarkDescription(NamedTuple):
 
 def describe_benchmarks() -> list[BenchmarkDescription]:
     """Tasks, classes, images, size on disk of each named benchmark, and whether its data is on this machine."""
-    from osiris.data.cache import bytes_on_disk
-
     descriptions = []
     for name in BENCHMARKS.values():
         known = DATASETS[name.place]
@@ -210,8 +199,6 @@ def describe_benchmarks() -> list[BenchmarkDescription]:
 
 def presence(name: BenchmarkName, config: BenchmarkConfig) -> tuple[Entry | None, str]:
     """The cache entry of a data set of the hub, and in words whether the data is on this machine."""
-    from osiris.data.dataset import cached_entry
-
     try:
         source = open_source(name, config)
     except UserError as error:

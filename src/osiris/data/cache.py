@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
@@ -198,8 +199,6 @@ def _build(root: Path, key: str, build: Callable[[Path], Manifest]) -> Entry | N
 
 
 def _lock(root: Path, key: str, name: str) -> AbstractContextManager[object]:
-    from filelock import FileLock, Timeout
-
     lock = FileLock(root / f".{key}.lock")
     try:
         return lock.acquire(timeout=0)

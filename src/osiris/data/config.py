@@ -1,4 +1,4 @@
-"""Options that choose the data of a run (no torch here: `--help` must be fast)."""
+"""Options that choose the data of a run (no torch here: `osiris list` must be fast)."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def task_order(count: int, seed: int | None) -> list[int]:
 def _shuffled(count: int, seed: int, purpose: str) -> list[int]:
     import torch
 
-    from osiris.randomness import generator
+    from osiris.randomness import generator  # imports torch
 
     return torch.randperm(count, generator=generator(seed, purpose)).tolist()
 

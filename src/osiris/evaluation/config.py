@@ -1,4 +1,4 @@
-"""How a representation is measured, as plain data. Imports no torch, so that `--help` is fast."""
+"""How a representation is measured, as plain data. No torch here: `osiris list` must be fast."""
 
 from __future__ import annotations
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.scores import Fingerprint
-
-if TYPE_CHECKING:
-    from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
 
 
 def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> Fingerprint:

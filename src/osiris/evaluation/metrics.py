@@ -8,14 +8,11 @@ tasks stop at the tasks trained so far. NaN marks a task without test images; me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from osiris.evaluation.statistics import mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def percent(hit: Tensor) -> float | None:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
+from scipy.special import bdtr, stdtr
+
+from osiris.randomness import generator
 
 Mark = Literal["best", "second"]
 BOOTSTRAP_ENTRIES = 1 << 22
@@ -113,8 +117,6 @@ def t_test_against(sample: Sample, value: float, paired: bool = False) -> TTest 
 
 
 def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: bool) -> TTest:
-    from scipy.special import stdtr
-
     if error == 0:
         return TTest(difference, float(difference == 0), seeds, paired)
     return TTest(difference, 2 * float(stdtr(degrees, -abs(difference / error))), seeds, paired)
@@ -123,8 +125,6 @@ def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: b
 def mcnemar(before: np.ndarray, after: np.ndarray) -> float:
     """Two-sided p of the exact test that two classifiers are equally good, from their hits (bool) on the same images:
     among the images on which they differ, each is right in half of the cases."""
-    from scipy.special import bdtr
-
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
@@ -156,10 +156,6 @@ def paired_bootstrap(
     numbers of seeds; each method's hits are averaged over its own. Images are drawn with replacement within each task,
     the same draw for both methods (paired), and every task has the same weight, as in A.
     """
-    import torch
-
-    from osiris.randomness import generator
-
     assert first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1] == len(task)
     gain = 100 * (first.mean(axis=0, dtype=np.float64) - second.mean(axis=0, dtype=np.float64))
     tasks = np.unique(task)

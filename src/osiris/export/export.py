@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from jinja2 import Environment, PackageLoader
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -82,8 +83,6 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
 
 def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: float | None) -> str:
     """README.md in the layout of the Hugging Face hub."""
-    from jinja2 import Environment, PackageLoader
-
     metrics, health = run.metrics, run.metrics.evaluations[-1].health
     assert loaded.mean is not None and loaded.std is not None
     rows = {

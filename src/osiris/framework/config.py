@@ -1,4 +1,4 @@
-"""The choice of a method as plain data. No torch here, so that `--help` is fast."""
+"""The choice of a method as plain data. No torch here: `osiris list` must be fast."""
 
 from __future__ import annotations
 

@@ -12,7 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from rich import box
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from osiris.console import duration, messages
 from osiris.evaluation.config import METRICS
@@ -20,9 +26,6 @@ from osiris.files import write_csv
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.grids.journal import Entry, in_progress, journal_path, last_entry, last_step, record
 from osiris.runs.untrusted import LONGEST
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 STOPPED = 75
 """Exit code of a run that was asked to stop and saved its state."""
@@ -138,11 +141,6 @@ def summary(states: list[Status]) -> str:
 
 
 def status_table(states: list[Status]) -> Table:
-    from rich import box
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(title=summary(states), box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("run", "seed", "state", "", ""):
         table.add_column(column)
@@ -177,8 +175,6 @@ class Watch:
     """Shows a grid while it runs: the table in a terminal, otherwise a line for each run that starts or ends."""
 
     def __init__(self, directory: GridDirectory, every: float = 1.0) -> None:
-        from rich.live import Live
-
         self.directory, self.every, self.last = directory, every, 0.0
         self.states: dict[str, str] = {}
         self.live = Live(console=messages, auto_refresh=False) if messages.is_terminal else None

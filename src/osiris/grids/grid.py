@@ -19,6 +19,7 @@ from osiris.console import printable, warn
 from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import AnyRecord, Scores, read_record
 from osiris.files import flat, read_json, write_json
+from osiris.framework.composition import resolve
 from osiris.presets import configure
 from osiris.runs.directory import RunDirectory, refuse_links_to_elsewhere
 from osiris.runs.records import RunMetrics
@@ -104,8 +105,6 @@ class Grid:
 
     def check(self) -> None:
         """Refuse a grid of which a run could not start, before any run starts."""
-        from osiris.framework.composition import resolve
-
         for values, what in ((self.methods, "method"), (self.benchmarks, "benchmark"), (self.seeds, "seed")):
             if not values or len(set(values)) < len(values):
                 raise UserError(f"give at least one {what}, each only once.")

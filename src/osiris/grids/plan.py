@@ -7,12 +7,20 @@ import shlex
 import time
 from dataclasses import dataclass, replace
 
+import torch
+
 import osiris
 from osiris.config import Config, to_dict
 from osiris.console import duration
+from osiris.data.names import DATASETS, parse_name
+from osiris.devices import open_device
 from osiris.evaluation.fingerprint import digest
 from osiris.files import cache_directory, read_json, write_json
+from osiris.framework.composition import resolve
+from osiris.framework.cost import FT, later_cost
 from osiris.grids.grid import GridDirectory, GridRun
+from osiris.models.encoder import build_encoder
+from osiris.training.estimate import encoder_flops
 
 PROBE_SECONDS = 0.3
 """How long the speed of an encoder is measured."""
@@ -85,10 +93,6 @@ class Costs:
 def measure(what: str, config: Config, side: int) -> float:
     """Of the method: whether it is `continual`, and encoder passes per image in the `first` and in a `later` task. Of
     the encoder with images of `side` pixels: `flops` and `speed` of a forward pass."""
-    from osiris.framework.composition import resolve
-    from osiris.framework.cost import FT, later_cost
-    from osiris.training.estimate import encoder_flops
-
     if what == "flops":
         return encoder_flops(config.encoder, side)
     if what == "speed":
@@ -100,8 +104,6 @@ def measure(what: str, config: Config, side: int) -> float:
 
 
 def sizes_of(config: Config) -> Sizes | None:
-    from osiris.data.names import DATASETS, parse_name
-
     data, name = config.data, parse_name(config.data.benchmark)
     if name.kind != "known" or name.task_count is None:
         return None
@@ -125,11 +127,6 @@ def evaluation_passes(config: Config, sizes: Sizes, stages: int) -> float:
 def speed(config: Config, side: int) -> float:
     """Views per second through a forward pass alone, as a third of the time of a training step, on the device that
     training would choose. On a CPU processor time counts, because other programs may be running now."""
-    import torch
-
-    from osiris.devices import open_device
-    from osiris.models.encoder import build_encoder
-
     device, threads = open_device("auto", config.engine.tf32), config.engine.threads
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)

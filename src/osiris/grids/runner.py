@@ -88,7 +88,7 @@ def default_jobs(processes: int = 1) -> int:
 
 def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: str | None = None) -> Path:
     """results.csv of the whole grid, and the report of `runs` in `out`; an error if one of them failed."""
-    from osiris.reporting.page import make_report
+    from osiris.reporting.page import make_report  # imports matplotlib
 
     refuse_links_to_elsewhere(directory.path)
     states = [status for status in write_results(directory) if status.run in runs]

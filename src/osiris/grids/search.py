@@ -11,13 +11,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from osiris.config import Config
+from osiris.data.benchmarks import load_benchmark
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.files import write_csv
+from osiris.framework.composition import resolve
 from osiris.grids.attempts import status_of
 from osiris.grids.grid import Grid, GridDirectory, GridRun, Settings
 from osiris.grids.journal import drop
+from osiris.grids.plan import sizes_of
 
 FEWEST_TASKS = 2
 """In its first task every method is ft, so it says nothing about most options."""
@@ -67,8 +72,6 @@ def parse_range(text: str) -> Range:
 
 def spread_trials(ranges: Sequence[Range], trials: int) -> list[Settings]:
     """Settings of the trials: a Latin hypercube, so that each option is tried evenly. Always the same ones."""
-    import numpy as np
-
     random = np.random.default_rng(0)
     strata = np.stack([random.permutation(trials) for _ in ranges], axis=1)
     positions = (strata + random.random(strata.shape)) / trials
@@ -124,10 +127,6 @@ def studies_of(grid: Grid, ranges: Sequence[Range], trials: int) -> list[Study]:
 
 def task_count(config: Config) -> int:
     """1 for methods that are not continual: they learn all tasks at once."""
-    from osiris.data.benchmarks import load_benchmark
-    from osiris.framework.composition import resolve
-    from osiris.grids.plan import sizes_of
-
     if resolve(config.method).stream != "continual":
         return 1
     sizes = sizes_of(config)

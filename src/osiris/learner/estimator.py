@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import numpy as np
 
 from osiris.config import with_options
 from osiris.errors import UserError
 from osiris.presets import configure
 from osiris.runs.directory import LOCK, RunDirectory
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FIELDS = ("path", "method", "preset", "seed", "encoder")
 

@@ -1,4 +1,4 @@
-"""The shapes of the networks, as plain data (no torch here: `--help` must be fast)."""
+"""The shapes of the networks, as plain data (no torch here: `osiris list` must be fast)."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def normalisation(name: str) -> tuple[Channels, Channels] | None:
     """(mean, std) of the images that an encoder expects: from the files of a public model, or from the attributes
     `mean` and `std` of an encoder of the user's own; None if it does not say."""
     if is_public(name):
-        from osiris.models.pretrained import preprocessing
+        from osiris.models.pretrained import preprocessing  # which imports this module
 
         expected = preprocessing(name)
         return expected.mean, expected.std
@@ -144,7 +144,7 @@ def normalisation(name: str) -> tuple[Channels, Channels] | None:
 def build_external(name: str, architecture: Architecture | None = None) -> nn.Module:
     """The encoder of this name; `architecture`: what a checkpoint records, to build it without its weights."""
     if is_public(name):
-        from osiris.models.pretrained import load_pretrained, rebuild
+        from osiris.models.pretrained import load_pretrained, rebuild  # which imports this module
 
         module = load_pretrained(name) if architecture is None else rebuild(name, architecture)
     elif name in _registered:

@@ -15,6 +15,9 @@ from typing import Any
 
 import msgspec
 import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import logging
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -231,10 +234,6 @@ def _file(model: str, name: str) -> Path | None:
     """A file of a model: in its directory, or on the hub (and then in the hub's cache)."""
     if Path(model).is_dir():
         return path if (path := Path(model) / name).is_file() else None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    from huggingface_hub.utils import logging
-
     logging.set_verbosity_error()  # the error below says the same as a line for each attempt
     try:
         return Path(hf_hub_download(model, name))

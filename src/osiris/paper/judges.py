@@ -15,6 +15,7 @@ from typing import Concatenate, Literal, ParamSpec, get_args
 from osiris.evaluation.config import METRICS
 from osiris.evaluation.statistics import Sample, TTest, format_p, samples_of, t_test, t_test_against
 from osiris.paper import published
+from osiris.paper.table1 import GROUPS
 
 TASK_AWARE = "task-aware "
 """Prefix of a quantity under the task-aware protocol: `task-aware A`. Without it, the protocol is class-agnostic."""
@@ -59,8 +60,6 @@ class Evidence:
 @cache
 def groups() -> dict[str, str]:
     """Method of the zoo -> replay, distillation or reference."""
-    from osiris.paper.table1 import GROUPS
-
     return {name: group for group, names in GROUPS.items() for name in names}
 
 
@@ -232,7 +231,7 @@ def group_above(evidence: Evidence, higher: str, lower: str, quantity: str) -> O
 @judge
 def goes_with(evidence: Evidence, one: str, other: str) -> Outcome:
     """Pearson's r between two quantities over methods is positive."""
-    from scipy.stats import pearsonr
+    from scipy.stats import pearsonr  # takes long to import
 
     pairs = [(evidence.get(name, one), evidence.get(name, other)) for name in evidence.methods(one)]
     points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -23,8 +24,6 @@ TRACKED = ("er", "lump", "osiris-r", "osiris-d")
 
 @cache
 def document() -> dict[str, Any]:
-    import json
-
     return json.loads((files("osiris.paper") / "published.json").read_text(encoding="utf-8"))
 
 

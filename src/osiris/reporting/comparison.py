@@ -17,6 +17,7 @@ from osiris.evaluation.scores import Compatibility
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
+from osiris.paper.table1 import group_of
 from osiris.reporting.studies import Study, below_start, levels
 from osiris.reporting.style import base_name, order_of
 from osiris.reporting.tables import Column, Number, Table
@@ -144,8 +145,6 @@ def check(runs: Sequence[Run]) -> None:
 
 def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]) -> list[Row]:
     """Methods in the order of the zoo (runs in the order given), references last."""
-    from osiris.paper.table1 import group_of
-
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         members = groups.setdefault(run.label if by == "method" else str(run.path), {})

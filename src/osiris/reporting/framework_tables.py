@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from osiris.config import Config
+from osiris.data.benchmarks import BenchmarkDescription
 from osiris.reporting.tables import Number, Table
 
 if TYPE_CHECKING:
-    from osiris.config import Config
-    from osiris.data.benchmarks import BenchmarkDescription
-    from osiris.paper.table1 import Facts
+    from osiris.paper.table1 import Facts  # imports torch
 
 MEGABYTE = 1e6
 ROLES = ("current", "cross", "past")
@@ -79,7 +79,7 @@ def _rules(rows: Sequence[Facts]) -> frozenset[int]:
 
 def cost_table(rows: Sequence[Facts]) -> Table:
     """Encoder passes per image of X, forward + backward, from the second task on."""
-    from osiris.framework.cost import total_cost
+    from osiris.framework.cost import total_cost  # imports torch
 
     usual = ("f: X", "f: Y", "f: mixed", "expert: X", "frozen: X")
     sources = tuple(dict.fromkeys([*usual, *(_source(name) for row in rows for name in row.cost)]))

@@ -7,13 +7,16 @@ import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from osiris.console import console, notice
 from osiris.errors import unknown
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
 Format = Literal["text", "markdown", "latex", "csv"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "latex", "csv")
@@ -83,7 +86,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """In a notebook."""
-        from osiris.reporting.notebook import table_html
+        from osiris.reporting.notebook import table_html  # imports matplotlib
 
         return table_html(self)
 
@@ -94,10 +97,6 @@ class Table:
 
     def rich(self) -> RichTable:
         """For a terminal: the best in bold, the second best underlined, and both also marked by a number."""
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
         table = RichTable(title=Text(self.title), box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
         table.caption = Text("\n".join(self._notes("(1) best", "(2) second best")), style="dim")
         for number, column in enumerate(self.columns):
@@ -110,8 +109,6 @@ class Table:
 
     def text(self) -> str:
         """The same without colours, as wide as it needs to be."""
-        from rich.console import Console
-
         output = io.StringIO()
         Console(file=output, width=10_000, no_color=True).print(self.rich())
         return "\n".join(line.rstrip() for line in output.getvalue().splitlines()).strip("\n") + "\n"
@@ -197,8 +194,6 @@ def _plain(text: str) -> str:
 
 
 def _rich(cell: Cell) -> Text:
-    from rich.text import Text
-
     if isinstance(cell, str):
         return Text(cell)
     style, mark = {"best": ("bold", " (1)"), "second": ("underline", " (2)"), None: ("", "")}[cell.mark]
@@ -208,10 +203,6 @@ def _rich(cell: Cell) -> Text:
 def show(table: Table, form: Format) -> None:
     """Print to standard output: with styles on a terminal, whole lines in a pipe. The notes of a CSV table go to
     standard error."""
-    from rich.markup import escape
-
-    from osiris.console import console, notice
-
     if form == "text" and console.is_terminal:
         console.print(table.rich())
         return

@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy
+import torch
 
+import osiris
 from osiris.config import Config, from_dict, to_dict
 from osiris.console import warn
 from osiris.errors import UserError
@@ -305,11 +308,6 @@ def default_out(config: Config) -> Path:
 
 
 def environment(device: str, world: int) -> dict[str, Any]:
-    import numpy
-    import torch
-
-    import osiris
-
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(["osiris", *sys.argv[1:]]),

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from osiris.console import warn
+from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.metrics import all_metrics, as_matrix
 from osiris.evaluation.scores import (
@@ -25,9 +25,6 @@ from osiris.evaluation.scores import (
     read_record,
 )
 from osiris.evaluation.statistics import format_p, mean
-
-if TYPE_CHECKING:
-    from osiris.data.benchmark import Benchmark  # imports torch, which a table of finished runs does not need
 
 
 class ProtocolMetrics(Record, frozen=True, kw_only=True):

@@ -6,16 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from torch import Tensor, nn
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
+from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.scores import Compatibility, read_record
 from osiris.evaluation.statistics import mean
 from osiris.files import flat
+from osiris.framework.composition import method_from_dict
+from osiris.framework.methods import Method
 from osiris.runs.directory import RunDirectory, files_by_task
 from osiris.runs.records import (
     Baselines,
@@ -27,11 +34,6 @@ from osiris.runs.records import (
     read_observations,
 )
 from osiris.runs.untrusted import harmless, read_received, shortened
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from osiris.framework.methods import Method
 
 LABEL = 44
 """Longest label, in characters."""
@@ -50,7 +52,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: the table and the curve."""
-        from osiris.reporting.notebook import run_html
+        from osiris.reporting.notebook import run_html  # imports matplotlib, and this module
 
         return run_html(self)
 
@@ -96,8 +98,6 @@ class Run:
     @cached_property
     def composition(self) -> Method | None:
         """From config.json; None if that is missing or names terms of a module that is not installed here."""
-        from osiris.framework.composition import method_from_dict
-
         record = read_received(self.files.config, dict).get("composition")
         try:
             return method_from_dict(record) if record else None
@@ -195,8 +195,6 @@ class Run:
     def encoder(self, task: int = -1) -> nn.Module:
         """The encoder after a task (counted from 0; -1 is the last), in evaluation mode: normalised images
         [B, 3, H, W] to features [B, D]. Use `embed` for images that are not normalised."""
-        from osiris.evaluation.encoder_files import load_checkpoint
-
         return load_checkpoint(self.checkpoint(task)).module.eval()
 
     def embed(self, images: Any, task: int = -1) -> Tensor:
@@ -205,8 +203,6 @@ class Run:
         `images`: whatever `benchmark_from` takes, such as a uint8 array [N, H, W, 3], a list of image files or a
         folder; or one image file. They are resized and normalised as in the training of the encoder.
         """
-        from osiris.evaluation.embedding import Embedder
-
         return Embedder(self.checkpoint(task))(images).features
 
     def arrays(self, task: int | None = None) -> dict[str, np.ndarray]:
@@ -214,8 +210,6 @@ class Run:
 
         They are in `evaluation` of a run, and beside metrics.json in the output of `osiris evaluate`.
         """
-        from safetensors.numpy import load_file
-
         files = files_by_task(self.files.evaluation) or files_by_task(self.path)
         path = files.get(max(files, default=0) if task is None else task)
         return load_file(path) if path else {}
@@ -229,8 +223,6 @@ class Run:
     def memory(self, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
         """(positions in their tasks, tasks) of the images in the memory after a task (from 0; default: the last), or
         None."""
-        from safetensors import safe_open
-
         files = self.files.all_weights()
         path = files.get(max(files, default=0) if task is None else task)
         if path is None:

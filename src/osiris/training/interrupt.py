@@ -61,7 +61,7 @@ class Interrupt:
             self._safe = False
             raise Stopped("stopped.")
         if first and os.environ.get("RANK", "0") == "0":
-            from osiris.console import messages
+            from osiris.console import messages  # imports rich
 
             messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")
 
