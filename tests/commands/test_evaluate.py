@@ -65,9 +65,10 @@ def test_a_baseline_on_the_data_of_a_run_is_kept_with_it(run: Path) -> None:
     for name in ("pixels", "patches"):
         assert main(["evaluate", str(run), "--baseline", name]) == 0
     (loaded,) = load_runs([run])
-    assert list(loaded.baseline_accuracies("class-agnostic")) == ["patches", "pixels", "untrained encoder"]
+    assert list(loaded.baseline_accuracies("class-agnostic")) == ["patches", "pixels"]
     (study,), _ = studies([loaded])
     rows = {str(row[0]): row for row in main_table(study, "class-agnostic").rows}
+    assert {"patches", "untrained encoder"} <= rows.keys()
     assert Number(loaded.baseline_accuracies("class-agnostic")["pixels"]) in rows["pixels"]
 
 
