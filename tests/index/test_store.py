@@ -156,8 +156,8 @@ def with_offsets_out_of_bounds(folder: Path) -> None:
     [
         (manifest({"format": 2}), "another version of osiris"),
         (manifest({"dimension": 9}), "it has other columns"),
-        (manifest({"counter": -1}), "is not a Manifest file"),
-        (manifest({}, {"name": "../../secret.arrow"}), "is not a Manifest file"),
+        (manifest({"counter": -1}), "does not hold Manifest"),
+        (manifest({}, {"name": "../../secret.arrow"}), "does not hold Manifest"),
         (manifest({}, {"rows": 5}), "it has 4 rows, not 5"),
         (manifest({}, {"superseded": [[3, 9]]}), "rows 3 to 9 of 4"),
         (manifest({}, {"version": SECOND.plain()}), "another version of the encoder"),

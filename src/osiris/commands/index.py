@@ -123,7 +123,8 @@ def search_command(
     if count < 1:
         raise UserError(f"--count {count}: give a positive number.")
     if not query.is_file():
-        raise UserError(f"{query} does not exist; give the image file to search for.")
+        problem = "is not a file" if query.exists() else "does not exist"
+        raise UserError(f"{query} {problem}; give the image to search for.")
     learner = Learner(state, encoder=typed_encoder(encoder))
     found = learner.search(query, folders, count)
     notice(*found.notices, *_mapped(learner))
