@@ -172,7 +172,8 @@ def test_verdicts() -> None:
     assert verdict(Observations()) == "nothing is measured yet."
     assert "Better than the start." in told(good, start=bad) and "WORSE" not in told(good, start=bad)
     assert "WORSE than the episode before." in told(bad, before=good)
-    assert "WORSE than the episode before." in told(bad, before=good, start=bad)
+    both = told(bad, before=good, start=bad)
+    assert "WORSE than the episode before." in both and "No significant change from the start." in both
     assert "No significant change from the start or the episode before." in told(good, before=good, start=good)
     assert "stayed what it was" in told(good, before=good, kept=False)
     assert "Better" not in told(good) and "WORSE" not in told(good), "there is nothing to compare with"

@@ -16,10 +16,12 @@ from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import headline
+from osiris.evaluation.reference import against
 from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
 from osiris.evaluation.statistics import mean
 from osiris.models.external import typed_encoder
-from osiris.runs.directory import read_config
+from osiris.runs.directory import RunDirectory, read_config, task_name
+from osiris.runs.records import read_metrics
 from osiris.training.compatibility import evaluate_compatibility
 from osiris.training.evaluating import Request, evaluate_reference, evaluate_saved, run_folder
 
@@ -101,7 +103,9 @@ def evaluate_command(argv: list[str]) -> int:
         say(f"results in {path}")
         return 0
     if args.reference is not None:
-        console.print(reference_table(evaluate_reference(request, args.reference), args.reference))
+        console.print(
+            reference_table(evaluate_reference(request, args.reference), args.reference, episode_names(request))
+        )
         return 0
     done = evaluate_saved(request)
     console.print(table(done.scores, done.benchmark))
@@ -109,16 +113,29 @@ def evaluate_command(argv: list[str]) -> int:
     return 0
 
 
-def reference_table(scores: dict[str, ReferenceScores], folder: Path) -> Table:
-    first = next(iter(scores.values()))
+def episode_names(request: Request) -> dict[str, str]:
+    """Of a state or run, by the name of their weights: `task-01` -> `2026-11`."""
+    run = None if request.target is None else run_folder(request.target)
+    path = None if run is None else RunDirectory(run).metrics
+    if path is None or not path.exists():
+        return {}
+    return {task_name(task): name for task, name in enumerate(read_metrics(path).task_names)}
+
+
+def reference_table(scores: dict[str, ReferenceScores], folder: Path, names: dict[str, str]) -> Table:
+    """`names`: of episodes, by the name of their weights."""
+    begin, first = next(iter(scores.items()))
     title = f"{folder}: {first.images} images, {len(first.classes)} classes, percent"
     result = Table("encoder", title=escape(printable(title)))
     result.add_column("KNN accuracy", justify="right")
     result.add_column("95% interval", justify="right")
-    result.add_row("chance", number(first.chance), "")
-    result.add_row("pixels", number(first.pixels), "")
+    result.add_column(f"change from {escape(printable(names.get(begin, begin)))}", justify="right")
+    result.add_row("chance", number(first.chance), "", "")
+    result.add_row("pixels", number(first.pixels), "", "")
     for name, one in scores.items():
-        result.add_row(name, number(one.accuracy), " to ".join(map(number, one.interval)))
+        change = "" if one is first else str(against(first, one) or "")
+        interval = " to ".join(map(number, one.interval))
+        result.add_row(escape(printable(names.get(name, name))), number(one.accuracy), interval, change)
     return result
 
 

@@ -109,14 +109,21 @@ def observe_command(
         say(_after(learner))
     for one in () if folder is None else episodes_in(folder) if each and folder.is_dir() else (folder,):
         learner.observe(one, name, quiet, keep_tasks, reference, only_if_better, new_reference)
-        say(_after(learner))
+        unfinished = learner.status()["unfinished"]
+        if unfinished is None:
+            say(_after(learner))
+        elif not each:  # the folder was learned in an earlier episode
+            raise UserError(
+                f"{unfinished} is not finished: give its images again, unchanged, or go back with osiris observe "
+                f"{state} --discard."
+            )
     if folder is not None:
         count = len(learner.status()["episodes"])
         say(f"{state}: {count} episode{'s' * (count > 1)}. `osiris status {state}` shows details.")
 
 
 def _after(learner: Learner) -> str:
-    return f"after {learner.status()['episodes'][-1][0]}: {learner.verdict()}"
+    return f"after {learner.metrics.task_names[-1]}: {learner.verdict()}"
 
 
 @command("embed")
@@ -230,7 +237,8 @@ def status_command(state: Positional[Path]) -> None:
     table.add_row("all", str(sum(count for _, count in status["episodes"])), str(sum(status["memory"])))
     console.print(table, markup=False)
     if status["unfinished"] is not None:
-        notice(f"{status['unfinished']} is not finished. Continue with: {status['way_on']}")
+        back = f", or take it back with: osiris observe {state} --discard" if "observe" in status["way_on"] else ""
+        notice(f"{status['unfinished']} is not finished. Continue with: {status['way_on']}{back}")
     health = status["health"]
     if health is not None:
         text = f"features: {health.dimension} numbers; effective rank {health.effective_rank:.1f}, spread "
@@ -242,7 +250,7 @@ def status_command(state: Positional[Path]) -> None:
         if metrics.harm:
             warn(metrics.harm)
     if status["observations"].episodes:
-        say(learner.verdict())
+        say(_after(learner))
     if status["index"] is not None:
         say(str(status["index"]))
 

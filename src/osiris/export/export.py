@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from osiris.console import printable
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
+from osiris.evaluation.reference import against
 from osiris.export import load_timm
 from osiris.files import require_writable, write_atomically, write_json, write_text
 from osiris.models import standalone
@@ -101,6 +102,7 @@ def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: floa
         size=loaded.image_size,
         features=health.dimension,
         count=len(metrics.task_names),
+        pretrained=metrics.start is not None,
         mean=tuple(round(value, 4) for value in loaded.mean),
         std=tuple(round(value, 4) for value in loaded.std),
         difference=difference,
@@ -112,14 +114,17 @@ def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: floa
 
 def _reference(run: Run) -> str:
     """What the labelled images of `osiris observe --reference` say about the encoder; empty without them."""
-    last = run.observations.episodes[-1] if run.observations.episodes else None
+    known = run.observations
+    last = known.episodes[-1] if known.episodes else None
     scores = None if last is None or last.task != len(run.metrics.task_names) - 1 else last.reference
     if scores is None:
         return ""
+    change = against(known.start, scores)
+    start = f"; the pretrained start {known.start.accuracy:.1f} % ({change})" if known.start and change else ""
     accuracy = "{:.1f} % (95% interval {:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
     return (
         f"{accuracy} on {scores.images} labelled images of {len(scores.classes)} classes, each classified by its "
-        f"{scores.k} nearest among the others; raw pixels {scores.pixels:.1f} %, chance {scores.chance:.1f} %"
+        f"{scores.k} nearest among the others; raw pixels {scores.pixels:.1f} %, chance {scores.chance:.1f} %{start}"
     )
 
 

@@ -152,7 +152,7 @@ class Learner(Collection):
             notice(f"a new state, preset {config.preset}{describe(config)}.")
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-        with opened(Opening(config, self.folder, quiet=quiet, again="Give the same command again.")) as run:
+        with opened(Opening(config, self.folder, quiet=quiet, again=self._way_on)) as run:
             refuse_what_cannot_grow(run)
             state, directory = run.state, run.directory
             try:
@@ -178,6 +178,11 @@ class Learner(Collection):
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, keep_tasks)
         return self
+
+    @property
+    def _way_on(self) -> str:
+        """After an interruption."""
+        return f"Give the same command again. To go back instead: osiris observe {self.folder} --discard"
 
     def discard(self) -> str:
         """Go back to the state before an episode that was interrupted; returns the name of that episode."""

@@ -189,6 +189,7 @@ def verdict(observations: Observations) -> str:
     for name, one in judged.items():
         if one.significant:
             said.append(f"{'Better' if one.difference > 0 else 'WORSE'} than {name}.")
-    if judged and not any(one.significant for one in judged.values()):
-        said.append(f"No significant change from {' or '.join(judged)}.")
+    same = [name for name, one in judged.items() if not one.significant]
+    if same:
+        said.append(f"No significant change from {' or '.join(same)}.")
     return " ".join(said)
