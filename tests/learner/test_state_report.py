@@ -78,6 +78,8 @@ def test_the_start_is_a_line_and_a_warning_where_it_was_better(right: int, worse
     run.__dict__["observations"] = replace(run.observations, start=start)
     made = reference(study)
     assert made is not None and f"The start had {start.accuracy:.1f}%" in made.caption
+    shown = [label.get_text() for label in made.canvas.axes[1].get_xticklabels()]
+    assert shown[0] == "start", "each class at the start"
     assert start.accuracy in [float(np.min(line.get_ydata())) for line in made.canvas.axes[0].lines]
     assert ("ft, seed 0: labelled" in below_start(study)) is worse
 

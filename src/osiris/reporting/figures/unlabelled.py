@@ -195,20 +195,23 @@ def reference(study: Study) -> Figure | None:
     levels = [START] if start is not None else []
     add_legend(canvas, [*legend_of([run.label, *levels]), ("raw pixels", CHANCE)])
     if len(every) > 1:
-        values = np.array([one.per_class for one in scores]).T
-        draw.heat_map(every[1], values, 0, 100, cells=len(scores) <= 20)
+        columns = scores if start is None else [start, *scores]
+        values = np.array([one.per_class for one in columns]).T
+        draw.heat_map(every[1], values, 0, 100, cells=len(columns) <= 20)
         every[1].set(aspect="auto", xlabel="episodes learned", title="each class (%)")
         names = [shortened(harmless(name), 24) for name in last.classes]
         every[1].set_yticks(np.arange(len(names)) + 0.5, names)
         named = {
             number: study.episode_names[int(number) - 1] if study.episode_names else f"{number:.0f}" for number in x
         }
-        every[1].set_xticks(np.arange(len(x)) + 0.5, list(named.values()))
+        ticks = [*named.values()] if start is None else [START, *named.values()]
+        every[1].set_xticks(np.arange(len(ticks)) + 0.5, ticks)
         every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
     best = max(reversed(scores), key=lambda one: one.accuracy)
     each = last.images / len(last.classes)
     below, above = wilson(0.5, round(each))
-    said = [f"The start had {start.accuracy:.1f}% ({change})."] if start is not None else []
+    paired = "a paired test, which can tell more than two intervals"
+    said = [f"The start had {start.accuracy:.1f}% ({change}, by {paired})."] if start is not None else []
     values = {"low": low[-1], "high": high[-1], "change": " ".join([*said, _since(best, last)]), "each": each}
     return Figure(canvas, [run], "leave-one-out KNN", last=last, margin=50 * (above - below), **values)
 
