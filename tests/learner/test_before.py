@@ -258,7 +258,9 @@ def test_status_says_how_to_continue(photos: Path, tmp_path: Path, capsys: pytes
     shown = " ".join(capsys.readouterr().err.split())
     assert shown.count("its numbers mean nothing") == 1 and "collapsed" not in shown
     assert cli.main(["status", str(tmp_path / "run")]) == 0
-    assert "2026-02 is not finished. Continue with: osiris train --resume" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "2026-02 (task 2 of 3) is not finished. Continue with: osiris train --resume" in shown.err
+    assert "2026-01" in shown.out and "2026-02" in shown.out and "2026-03" not in shown.out, "not begun"
     assert cli.main(["observe", str(tmp_path / "run"), "--discard"]) == 2
     assert "2026-02 cannot be taken back" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 import torch
 from PIL import Image
@@ -77,7 +78,9 @@ def test_a_pretrained_encoder_is_evaluated_as_it_is(folder: Path, tmp_path: Path
     assert cli.main([*command, *data, "--image-size", "24"]) == 0 and "fingerprint" in capsys.readouterr().out
 
 
-def test_pickles_other_models_and_missing_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_pickles_other_models_and_missing_weights_are_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def attempt() -> None:
         build_encoder(EncoderConfig(encoder=f"hf:{tmp_path}"))
 
@@ -94,6 +97,11 @@ def test_pickles_other_models_and_missing_weights_are_refused(folder: Path, tmp_
         attempt()
     with pytest.raises(UserError, match="neither a directory nor"):
         preprocessing(f"hf:{tmp_path / 'nowhere'}")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    for _ in range(2):
+        with pytest.raises(UserError, match="the hub cannot be reached"):
+            preprocessing("hf:nobody/nothing")
+    assert capsys.readouterr().err.count("asking the Hugging Face hub") == 1
     with pytest.raises(UserError, match="does not describe"):
         build_encoder(EncoderConfig(encoder="hf:x"), architecture={})
     hostile = {"transformers": record | {"attn_implementation": "someone/kernel", "auto_map": {"AutoModel": "x.Y"}}}

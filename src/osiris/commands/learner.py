@@ -238,7 +238,9 @@ def status_command(state: Positional[Path]) -> None:
     console.print(table, markup=False)
     if status["unfinished"] is not None:
         back = f", or take it back with: osiris observe {state} --discard" if "observe" in status["way_on"] else ""
-        notice(f"{status['unfinished']} is not finished. Continue with: {status['way_on']}{back}")
+        number, planned = len(status["episodes"]), status["planned"]
+        place = f" (task {number} of {planned})" if number <= planned and not back else ""
+        notice(f"{status['unfinished']}{place} is not finished. Continue with: {status['way_on']}{back}")
     health = status["health"]
     if health is not None:
         text = f"features: {health.dimension} numbers; effective rank {health.effective_rank:.1f}, spread "

@@ -71,7 +71,7 @@ def next_benchmark(state: State | None, images: Any, name: str | None, data: Ben
         name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
     episode = episode_from(images, name, image_size)
     content = episode.contents[0]
-    said = f"{name} is already learned: nothing to do. Give it another name to learn from it again."
+    said = f"{name} is already learned: nothing to do. To learn from it again, give it another name with --name."
     last = done == len(past) and past[-1:] == [content]
     if content in past[:done] and not last:
         raise Learned(said)

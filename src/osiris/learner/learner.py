@@ -24,7 +24,7 @@ from osiris.console import duration, notice
 from osiris.data.benchmarks import episode_from
 from osiris.devices import open_device
 from osiris.errors import UserError
-from osiris.evaluation.reference import labelled_files
+from osiris.evaluation.reference import Reference, labelled_files
 from osiris.evaluation.scores import Health
 from osiris.files import cache_directory
 from osiris.index.status import IndexStatus
@@ -38,7 +38,7 @@ from osiris.runs.directory import RunDirectory, read_config
 from osiris.runs.records import Observations, RunMetrics, read_metrics, read_observations
 from osiris.runs.run import Run
 from osiris.runs.state import DAMAGED, State, load_state, save_state
-from osiris.training.estimate import estimate_seconds
+from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
 
 
@@ -46,9 +46,11 @@ class Status(TypedDict):
     """What `osiris status` prints."""
 
     episodes: list[tuple[str, int]]
-    """(name, images) of each episode, in order."""
+    """(name, images) of each episode that was begun, or comes next, in order."""
     unfinished: str | None
     """The name of an episode that was interrupted."""
+    planned: int
+    """Episodes that the run will have; more may follow."""
     way_on: str
     """How to finish it."""
     memory: list[int]
@@ -167,7 +169,7 @@ class Learner(Collection):
             if run.coming() and state is not None and state.unfinished is None:
                 processes.on_first(keep_before, directory)
             if new:
-                processes.on_first(announce, run)
+                processes.on_first(announce, run, opened_images)
             for episode in run.coming():
                 run.advance(episode, guard)
             run.finish()
@@ -237,13 +239,15 @@ class Learner(Collection):
     def status(self) -> Status:
         state, finished = self._state(), self._files.metrics.exists()
         memory, unfinished = state.memory, state.unfinished
+        episodes = state.episodes[: state.position.task + 1]  # a run of osiris train knows the later ones too
         by_train = bool(self.config.data.benchmark) and state.position.task < state.planned
         files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
         return Status(
-            episodes=[(content["name"], content["train"]) for content in state.episodes],
+            episodes=[(content["name"], content["train"]) for content in episodes],
             unfinished=None if unfinished is None else unfinished["name"],
+            planned=state.planned,
             way_on=f"osiris train --resume {self.folder}" if by_train else f"osiris observe {self.folder} FOLDER",
-            memory=torch.bincount(memory.task, minlength=len(state.episodes)).tolist(),
+            memory=torch.bincount(memory.task, minlength=len(episodes)).tolist(),
             memory_size=memory.size,
             health=self.metrics.evaluations[-1].health if finished else None,
             observations=read_observations(self._files.observations),
@@ -295,13 +299,15 @@ def refuse_what_cannot_grow(run: Training) -> None:
         raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
 
 
-def announce(run: Training) -> None:
-    """What the first episode of a state is, before its first step."""
+def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> None:
+    """What the first episode of a state is, before its first step; `labelled`: see `open_reference`."""
     episode, side = run.episodes[0], run.benchmark.train.images.shape[-1]
     chosen = "" if run.config.data.image_size is not None else " (the median of this folder; --image-size changes it)"
     images = f"{episode.content['name']}: {episode.count} images of {side} x {side} pixels{chosen}"
-    expected = duration(max(1.0, estimate_seconds(run.engine, episode)))
-    notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, and the evaluation.")
+    evaluated = len(run.benchmark.bank) + len(run.benchmark.test or ()) + len(labelled[0].images if labelled[0] else ())
+    seconds = estimate_seconds(run.engine, episode) + estimate_embedding(run.engine, 2 * evaluated)  # start and end
+    expected = duration(max(1.0, seconds))
+    notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, with the evaluation.")
 
 
 def forget_weights(directory: RunDirectory, keep: int) -> None:

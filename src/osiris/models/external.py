@@ -152,11 +152,12 @@ def build_external(name: str, architecture: Architecture | None = None) -> nn.Mo
         if not isinstance(module, nn.Module):
             raise UserError(f"{name}: the function returned {type(module).__name__}, not a torch.nn.Module.")
     else:
-        recorded = architecture["constructor"] if architecture and "constructor" in architecture else "?"
+        recorded = architecture["constructor"] if architecture and "constructor" in architecture else ""
+        entry = ":".join(recorded.rsplit(".", 1))
+        entry = entry if PYTHON_ENTRY.fullmatch(entry) else "package.module:function"
         raise UserError(
-            f"{name} is an encoder of the user's own (recorded as {recorded}), unknown to this process. Pass the "
-            "same module or function again: osiris.register_encoder(...) to load the run, encoder=... to continue it, "
-            "on the command line --encoder package.module:function."
+            f"{name} is an encoder of your own, and this process does not know it. Name it in every call: --encoder "
+            f"{entry} (in Python: encoder=..., or osiris.register_encoder(...) to load the run)."
         )
     return in_fast_format(with_global_batch_norm(module))
 

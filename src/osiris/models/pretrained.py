@@ -10,17 +10,20 @@ import inspect
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_DISABLE_PROGRESS_BARS
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from huggingface_hub.utils import logging
+from huggingface_hub.utils import enable_progress_bars, logging
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from osiris.console import notice
 from osiris.errors import UserError, import_extra
 from osiris.models.external import Architecture
 
@@ -112,7 +115,9 @@ class TransformersEncoder(nn.Module):
 
 def _transformers(name: str) -> Any:
     transformers = import_extra("transformers", "--encoder hf:...", "transformers")
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # of loading, and with it that of downloads
+    if not HF_HUB_DISABLE_PROGRESS_BARS:
+        enable_progress_bars()
     return getattr(transformers, name)
 
 
@@ -230,12 +235,20 @@ def _json(model: str, name: str) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: {error}.") from None
 
 
+@cache
+def _announce(model: str) -> None:
+    """Once for each model."""
+    notice(f"{model}: asking the Hugging Face hub for its files. They are downloaded once.")
+
+
 def _file(model: str, name: str) -> Path | None:
     """A file of a model: in its directory, or on the hub (and then in the hub's cache)."""
     if Path(model).is_dir():
         return path if (path := Path(model) / name).is_file() else None
     logging.set_verbosity_error()  # the error below says the same as a line for each attempt
     try:
+        if try_to_load_from_cache(model, name) is None:
+            _announce(model)
         return Path(hf_hub_download(model, name))
     except LocalEntryNotFoundError as error:  # offline
         raise UserError(

@@ -117,6 +117,18 @@ def estimate_seconds(engine: Engine, episode: Episode) -> float:
     return min(times) / number * episode.count * episode.epochs / processes.world_size()
 
 
+def estimate_embedding(engine: Engine, images: int) -> float:
+    """Seconds to compute the features of so many images, from the forward pass of a few."""
+    black = torch.zeros(TIMED_IMAGES, *engine.benchmark.train.images.shape, device=engine.device)
+    times = []
+    with processes.alone(), frozen_statistics(engine.model), torch.no_grad():
+        for _ in range(3):
+            started = time.perf_counter()
+            float(engine.networks.encoder(black).sum())
+            times.append(time.perf_counter() - started)
+    return min(times) / TIMED_IMAGES * images
+
+
 def _saved_bytes(engine: Engine, run: Callable[[], object]) -> int:
     """What autograd keeps for the backward pass of `run`: every storage once, parameters and buffers not at all."""
     sizes = {tensor.untyped_storage().data_ptr(): 0 for tensor in engine.model.state_dict().values()}
