@@ -139,9 +139,9 @@ def test_prototypes_rest_in_the_first_epochs_of_each_task() -> None:
     for phase in stretch[:2]:
         engine.begin(phase)
         for step in range(phase.steps):
-            before = engine.networks.objective.rows().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+            before = engine.networks.objective.prototype_vectors().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             engine.step(phase, step)
-            after = engine.networks.objective.rows()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+            after = engine.networks.objective.prototype_vectors()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             assert torch.equal(before, after) == (step < phase.steps_per_epoch)
 
 
@@ -156,10 +156,10 @@ def test_the_epoch_of_swav_is_part_of_the_state() -> None:
     resumed.restore(copy.deepcopy(engine.state()))
     states = []
     for one in (engine, resumed):
-        before = one.networks.objective.rows().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        before = one.networks.objective.prototype_vectors().clone()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         one.step(phase, phase.steps_per_epoch)
         states.append(digest(one.networks.state_dict()))
-        assert not torch.equal(before, one.networks.objective.rows())  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        assert not torch.equal(before, one.networks.objective.prototype_vectors())  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
     assert states[0] == states[1]
 
 
@@ -167,7 +167,7 @@ def test_cassle_of_swav_keeps_the_prototypes_of_the_task_before() -> None:
     engine, stretch = tiny_engine(composed("cassle", "swav(clusters=7)"), epochs=1)
     train(engine, stretch[:1])
     past = engine.model.terms["past"].get_submodule("distiller").get_buffer("past")
-    assert torch.equal(past, engine.networks.objective.rows())  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    assert torch.equal(past, engine.networks.objective.prototype_vectors())  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "muon"])

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 import naive
 from osiris.errors import UserError
 from osiris.framework.terms import Elastic, Expert, Snapshot, TaskContext
-from osiris.framework.terms.elastic import normaliser
+from osiris.framework.terms.ewc import normaliser
 from osiris.randomness import generator
 from osiris.training.engine import Engine
 from osiris.training.schedule import Episode, batch_positions

@@ -31,10 +31,10 @@ def patches(images: Tensor, size: int) -> Tensor:
     return grid.permute(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * size * size)
 
 
-def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
+def principal_components(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """(variances [d], directions [d, d] in rows) of [N, d], largest variance first, the largest entry positive."""
-    centred = rows.double() - rows.double().mean(0)
-    variances, directions = torch.linalg.eigh(centred.T @ centred / len(rows))
+    centred = vectors.double() - vectors.double().mean(0)
+    variances, directions = torch.linalg.eigh(centred.T @ centred / len(vectors))
     variances, directions = variances.flip(0).clamp(min=0), directions.T.flip(0)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     return variances.float(), (directions * largest.sign()).float()
