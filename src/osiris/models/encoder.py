@@ -29,7 +29,7 @@ MOST_BLOCKS = 1000
 CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 """oneDNN handles channels in blocks of this size. With fewer input channels, its weight gradient of a strided 1x1
 convolution in channels_last is wrong or corrupts memory (oneDNN issue 6035); narrower encoders use the contiguous
-format. The three channels of the stem take another path, which is correct: see tests/models/test_convolutions.py."""
+format. The three channels of the stem take another path, which is correct: see tests/models/test_encoder.py."""
 
 
 class Encoder(ResNet):
