@@ -196,7 +196,7 @@ def _equal_work(method: Method) -> Method:
     return replace(method, length=later_cost(OSIRIS_D).work / later_cost(method).work)
 
 
-ABLATIONS = {
+VARIANTS = {
     "shared-space": _shared_space,
     "no-cross": lambda method: replace(method, cross=()),
     "no-past": lambda method: replace(method, past=()),
@@ -209,20 +209,20 @@ ABLATIONS = {
 
 def find_method(name: str) -> Method:
     """`osiris-d`, `er+/plus-replay`, `osiris-d/no-cross`, `osiris-d/no-cross/no-past`."""
-    base, *ablations = name.split("/")
+    base, *variants = name.split("/")
     if base not in ZOO:
         raise unknown("method", name, [*ZOO, *READINGS])
     method = ZOO[base]
     readings = [reading.split("/")[1] for reading in READINGS if reading.startswith(f"{base}/")]
-    if ablations and ablations[0] in readings:
-        base, ablations = f"{base}/{ablations[0]}", ablations[1:]
+    if variants and variants[0] in readings:
+        base, variants = f"{base}/{variants[0]}", variants[1:]
         method = READINGS[base]
-    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # `renormalised` comes last
-        if ablation not in ABLATIONS:
-            raise unknown("ablation", ablation, [*readings, *ABLATIONS])
-        before, method = method, ABLATIONS[ablation](method)
+    for variant in sorted(variants, key=[*VARIANTS, *variants].index):  # `renormalised` comes last
+        if variant not in VARIANTS:
+            raise unknown("variant", variant, [*readings, *VARIANTS])
+        before, method = method, VARIANTS[variant](method)
         if _written(before) == _written(method):
-            raise UserError(f"/{ablation} changes nothing in {base}: {name!r} would be the same method without it.")
+            raise UserError(f"/{variant} changes nothing in {base}: {name!r} would be the same method without it.")
     return replace(method, name=name)
 
 

@@ -182,7 +182,7 @@ class Representations:
         """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
         key, raw = self._key(name, head, encoder), self.raw(name, head, encoder)
         if key not in self._normalised:
-            self._normalised[key] = normalise(raw)
+            self._normalised[key] = unit_vectors(raw)
         return self._normalised[key]
 
     def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "f") -> Tensor:
@@ -256,7 +256,7 @@ class Representations:
         return torch.autocast(device, enabled=False) if self.autocast is None else self.autocast()
 
 
-def normalise(vectors: Tensor) -> Tensor:
+def unit_vectors(vectors: Tensor) -> Tensor:
     """Unit vectors along the last dimension. A vector whose length overflows gives NaN.
 
     torch's own function would give a zero vector there: a finite loss without a gradient, which would go unnoticed.
@@ -271,7 +271,7 @@ class BothViews(nn.Sequential):
 
 
 class Unit(nn.Module):
-    """`normalise` as a layer."""
+    """`unit_vectors` as a layer."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        return normalise(vectors)
+        return unit_vectors(vectors)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import naive
-from osiris.framework.objectives.base import enqueue
+from osiris.framework.objectives.base import WithQueue, enqueue
 from osiris.framework.terms import TaskContext
 from osiris.runs.state import digest
 from tiny import OBJECTIVES, composed, situation, tiny_engine, train
@@ -52,6 +52,7 @@ def test_queues_take_the_newest_keys_in_global_order_and_wrap_around(monkeypatch
     """mocov2+: written after the step, carried over to the next task. swav: emptied in every task."""
     engine, stretch = tiny_engine(composed("ft", "mocov2+(queue_size=11)"), epochs=1)
     objective = engine.networks.objective
+    assert isinstance(objective, WithQueue)
     queue, expected = objective.get_buffer("queue"), objective.get_buffer("queue").clone()
     torch.testing.assert_close(queue.norm(dim=-1), torch.ones(2, 11))
     after_step, waiting, written = objective.after_step, list[torch.Tensor](), 0

@@ -110,8 +110,16 @@ class Objective(Configurable):
 
 
 def find_form(forms: Mapping[type[Objective], Form], objective: Objective) -> Form | None:
-    """The form that a method has for an objective: that of its class, or of the nearest class it is derived from."""
+    """The form of an objective in the table of a method: that of its class, or of the nearest class it is derived from;
+    None if there is none."""
     return next((forms[kind] for kind in type(objective).__mro__ if kind in forms), None)
+
+
+def form_of(forms: Mapping[type[Objective], Form], objective: Objective) -> Form:
+    """The same for an objective that the method has accepted."""
+    form = find_form(forms, objective)
+    assert form is not None, objective
+    return form
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from osiris.framework import losses
 from osiris.framework.objectives.base import Batch, Objective, WithAverage, WithQueue
 from osiris.framework.options import Count, Tau
-from osiris.framework.representations import Networks, normalise
+from osiris.framework.representations import Networks, unit_vectors
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
@@ -62,7 +62,7 @@ class Mocov2(WithAverage, WithQueue):
     def attach(self, networks: Networks, seed: int) -> None:
         super().attach(networks, seed)
         with scoped(seed, "init.queue"):
-            self.attach_queue(normalise(torch.randn(2, self.queue_size, networks.width("g"))))
+            self.attach_queue(unit_vectors(torch.randn(2, self.queue_size, networks.width("g"))))
 
     def start(self) -> None:
         super().start()

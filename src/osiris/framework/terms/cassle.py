@@ -24,11 +24,13 @@ from osiris.framework.objectives import (
     Swav,
     Vicreg,
     find_form,
+    form_of,
 )
 from osiris.framework.objectives.clustering import prototypes
 from osiris.framework.options import Tau
-from osiris.framework.representations import Networks, Representations, Unit, normalise
+from osiris.framework.representations import Networks, Representations, Unit, unit_vectors
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
+from osiris.framework.terms.contrast import DECOUPLED
 from osiris.models.heads import predictor
 from osiris.randomness import scoped
 
@@ -66,8 +68,7 @@ class Predict(Term):
         return f"½ [{forth} + {back}]" if self.symmetric else forth
 
     def attach(self, networks: Networks, seed: int) -> None:
-        form = find_form(FORMS, networks.objective)
-        assert form is not None
+        form = form_of(FORMS, networks.objective)
         batch_norm = not form.contrastive if self.batch_norm is None else self.batch_norm
         self.predictor = predictor_of_past(networks, seed, batch_norm)
         self.distiller = None if form.distiller is None else form.distiller(networks, seed)
@@ -91,8 +92,7 @@ class Predict(Term):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         objective = rep.networks.objective
-        form = find_form(FORMS, objective)
-        assert form is not None
+        form = form_of(FORMS, objective)
         if form.contrastive:
             return self.contrast(rep, objective, self.tau or objective.temperature(context.tau))
         prediction, target = rep.raw(X, ("g", self.predictor)), rep.raw(X, "g*", "f*")
@@ -104,7 +104,7 @@ class Predict(Term):
     def contrast(self, rep: Representations, objective: Objective, tau: float) -> Tensor:
         prediction, target = rep(X, ("g", self.predictor)), rep(X, "g*", "f*")
         if self.paired:
-            decoupled = isinstance(objective, Dcl)
+            decoupled = find_form(DECOUPLED, objective) or False
             values = [losses.contrast(torch.stack([prediction[v], target[v]]), tau, decoupled) for v in range(2)]
             return (values[0] + values[1]) / 2
         value = losses.distil(prediction, target, tau, self.positive, self.keep_other)
@@ -123,7 +123,7 @@ def predictor_of_past(networks: Networks, seed: int, batch_norm: bool) -> nn.Mod
 
 def cosine(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
     """2 - 2 cos."""
-    return losses.match(normalise(prediction), normalise(target))
+    return losses.match(unit_vectors(prediction), unit_vectors(target))
 
 
 def barlow(objective: Barlow, prediction: Tensor, target: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ class SwavDistiller(nn.Module):
         self.register_buffer("past", vectors.detach().clone())
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        targets = (normalise(target) @ self.get_buffer("past").T / self.tau).softmax(-1)
-        return losses.assignment(self.prototypes(normalise(prediction)), targets, self.tau)
+        targets = (unit_vectors(target) @ self.get_buffer("past").T / self.tau).softmax(-1)
+        return losses.assignment(self.prototypes(unit_vectors(prediction)), targets, self.tau)
 
     @torch.no_grad()
     def update(self, objective: Objective) -> None:

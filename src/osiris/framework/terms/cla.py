@@ -11,7 +11,7 @@ from torch import Tensor
 from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.options import Count, Share
-from osiris.framework.representations import Average, BothViews, Networks, Representations, normalise
+from osiris.framework.representations import Average, BothViews, Networks, Representations, unit_vectors
 from osiris.framework.terms.base import StepContext, StoringTerm, TaskContext, Term, X, Y
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
@@ -89,7 +89,7 @@ class AlignStored(_Align, StoringTerm):
         return rep.raw(X, head).mean(0)
 
     def target(self, rep: Representations, context: StepContext) -> Tensor:
-        return normalise(context.stored("target", like=rep.raw(Y)))
+        return unit_vectors(context.stored("target", like=rep.raw(Y)))
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
         z = rep.raw(Y).mean(0)

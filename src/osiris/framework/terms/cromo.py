@@ -12,10 +12,10 @@ from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.framework import losses
-from osiris.framework.objectives import Barlow, Byol, Dcl, Ntxent, Objective, find_form
+from osiris.framework.objectives import Barlow, Byol, Dcl, Ntxent, Objective, find_form, form_of
 from osiris.framework.objectives.base import Batch
 from osiris.framework.options import Share
-from osiris.framework.representations import Representations, normalise
+from osiris.framework.representations import Representations, unit_vectors
 from osiris.framework.terms.base import StepContext, X, Y
 from osiris.framework.terms.contrast import Mixed, refuse_weights
 from osiris.processes import gather, share
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def ntxent(objective: Ntxent, a: Tensor, b: Tensor, tau: float) -> Tensor:
-    return losses.contrast(normalise(torch.stack([a, b])), tau)
+    return losses.contrast(unit_vectors(torch.stack([a, b])), tau)
 
 
 def dcl(objective: Dcl, a: Tensor, b: Tensor, tau: float) -> Tensor:
-    return losses.contrast(normalise(torch.stack([a, b])), tau, decoupled=True)
+    return losses.contrast(unit_vectors(torch.stack([a, b])), tau, decoupled=True)
 
 
 def barlow(objective: Barlow, a: Tensor, b: Tensor, tau: float) -> Tensor:
@@ -37,7 +37,7 @@ def barlow(objective: Barlow, a: Tensor, b: Tensor, tau: float) -> Tensor:
 
 
 def byol(objective: Byol, a: Tensor, b: Tensor, tau: float) -> Tensor:
-    return losses.match(normalise(a), normalise(b))
+    return losses.match(unit_vectors(a), unit_vectors(b))
 
 
 def embeddings(objective: Objective, batch: Batch) -> Tensor:
@@ -108,8 +108,7 @@ class CrossMix(Mixed):
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         nu, count, objective = self.nu(context), rep.counts[Y], rep.networks.objective
-        form = find_form(FORMS, objective)
-        assert form is not None
+        form = form_of(FORMS, objective)
         mixed = form.anchors(objective, Batch(rep, (self.mixture,)))
         x = form.positives(objective, Batch(rep, (X,)))[:, :count]
         past = rep.raw(Y, "g*", "f*")

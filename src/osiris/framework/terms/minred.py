@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from osiris.errors import UserError
-from osiris.framework.representations import Representations, normalise
+from osiris.framework.representations import Representations, unit_vectors
 from osiris.framework.terms.base import StepContext, StoringTerm, X, Y
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class Revisit(StoringTerm):
         return rep.views[X].new_zeros(rep.counts[X], rep.networks.width(head))
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
-        z = normalise(rep.raw(Y).sum(0))
-        return {"feature": normalise(context.stored("feature", like=z) + z)}
+        z = unit_vectors(rep.raw(Y).sum(0))
+        return {"feature": unit_vectors(context.stored("feature", like=z) + z)}
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
         value = rep.networks.objective(rep, (Y,), context.tau)

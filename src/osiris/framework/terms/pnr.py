@@ -28,10 +28,11 @@ from osiris.framework.objectives import (
     Simsiam,
     Vicreg,
     find_form,
+    form_of,
 )
 from osiris.framework.objectives.base import enqueue
 from osiris.framework.options import Tau, Weight
-from osiris.framework.representations import Networks, Representations, normalise
+from osiris.framework.representations import Networks, Representations, unit_vectors
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
 from osiris.framework.terms.cassle import barlow, cosine, predictor_of_past, vicreg
 from osiris.framework.terms.contrast import refuse_weights
@@ -86,11 +87,10 @@ class PseudoContrast(_PseudoNegatives):
     def attach(self, networks: Networks, seed: int) -> None:
         self.waiting: Tensor | None = None
         """Embeddings of this step, which enter the queue after it."""
-        form = find_form(FORMS, networks.objective)
-        if form is not None and form.needs_queue:
+        if form_of(FORMS, networks.objective).needs_queue:
             queue = networks.objective.get_buffer("queue")
             with scoped(seed, "init.past_queue"):
-                self.register_buffer("queue", normalise(torch.randn(queue.shape)))
+                self.register_buffer("queue", unit_vectors(torch.randn(queue.shape)))
             self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
 
     def after_step(self, context: TaskContext) -> None:
@@ -99,9 +99,8 @@ class PseudoContrast(_PseudoNegatives):
             self.waiting = None
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        form = find_form(FORMS, rep.networks.objective)
-        assert form is not None
-        return form.current(self, rep.networks.objective, rep, self.tau or context.tau)
+        objective = rep.networks.objective
+        return form_of(FORMS, objective).current(self, objective, rep, self.tau or context.tau)
 
 
 class PseudoDistil(_PseudoNegatives):
@@ -123,9 +122,8 @@ class PseudoDistil(_PseudoNegatives):
         self.predictor = predictor_of_past(networks, seed, batch_norm=True)
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        form = find_form(FORMS, rep.networks.objective)
-        assert form is not None
-        return form.past(self, rep.networks.objective, rep, self.tau or context.tau)
+        objective = rep.networks.objective
+        return form_of(FORMS, objective).past(self, objective, rep, self.tau or context.tau)
 
 
 class Form(ABC):
@@ -199,7 +197,7 @@ class Repelled(Form):
 
 
 def negative_cosine(objective: Barlow, prediction: Tensor, other: Tensor) -> Tensor:
-    return losses.negative_cosine(normalise(prediction), normalise(other))
+    return losses.negative_cosine(unit_vectors(prediction), unit_vectors(other))
 
 
 def squared_distance(objective: Vicreg, prediction: Tensor, other: Tensor) -> Tensor:
