@@ -1,4 +1,4 @@
-"""What a method costs: encoder passes per training image, images per second, and what it stores beyond f and g.
+"""The cost of a method: encoder passes per training image, images per second, and what it stores beyond f and g.
 
 A backward pass counts as two forward passes. A frozen encoder has no backward pass.
 """

@@ -4,8 +4,9 @@
   pixels to 8x8 places, so that all later convolutions are cheap.
 - There are no normalisation layers. Filters are standardised (zero mean, unit norm), and each output channel has a
   gain and a bias that are fitted to the first task's images, so that it starts with zero mean and unit variance.
-  Without batch statistics, processes and micro-batches change nothing. GroupNorm removes the contrast between images.
-- Features are averaged over 2x2 quarters of the image instead of the whole: coarse places survive.
+  Results do not depend on the number of processes or on micro-batches, as they would with BatchNorm, and the contrast
+  between images is kept, which GroupNorm removes.
+- Features are averaged over each quarter of the image instead of the whole image, so they keep coarse positions.
 """
 
 from __future__ import annotations

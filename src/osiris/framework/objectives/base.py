@@ -83,8 +83,7 @@ class Objective(Configurable):
         encoder: str | nn.Module = "f",
         head: str | nn.Module = "g",
     ) -> Tensor:
-        """L^SSL of the union of some inputs. In pocon, `encoder` and `head` are
-        those of the expert."""
+        """L^SSL of the union of some inputs. In pocon, `encoder` and `head` are those of the expert."""
         batch = Batch(rep, names, encoder, head)
         value = self.loss(batch, tau)
         if names != ("Y",):

@@ -70,13 +70,15 @@ class Negatives(Term):
         return losses.contrast_with_negatives(x, y, context.tau, self.decoupled(rep))
 
     def decoupled(self, rep: Representations) -> bool:
+        """Whether the positive is left out of the denominator."""
         return self.space == "g" and bool(find_form(DECOUPLED, rep.networks.objective))
 
     def check(self, method: Method) -> None:
         objective = method.objective
-        if self.space == "g":
-            refuse_weights(self, method)
-        if self.space == "g" and find_form(DECOUPLED, objective) is None:
+        if self.space != "g":
+            return
+        refuse_weights(self, method)
+        if find_form(DECOUPLED, objective) is None:
             raise UserError(
                 f"{self.kind}:g compares images of X with images of Y as negatives, and the objective {objective.kind} "
                 f"has no negatives. Use {self.kind}:h, which works in NT-Xent, or --objective ntxent or dcl."
@@ -109,7 +111,7 @@ class Mixed(Term):
 
     @property
     def mixture(self) -> str:
-        """Named by alpha, so that two mixtures in one method are two inputs."""
+        """The name of its input, which contains alpha: two mixtures in one method are two inputs."""
         return f"mix({self.alpha:g})"
 
     @property
@@ -121,7 +123,7 @@ class Mixed(Term):
             raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
 
     def nu(self, context: StepContext) -> float:
-        """Keyed by the step; torch's Beta would use the global generator."""
+        """The nu of a step, drawn by NumPy with a seed of its own: torch's Beta would use the global generator."""
         seed = derive_seed(context.seed, "mix", context.task, context.step)
         return float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
 

@@ -40,7 +40,7 @@ class _Snapshots(Term):
             self.snapshot(context)
 
     def end_task(self, context: TaskContext) -> None:
-        """The snapshot of the last step is taken here, once: a second one would replace the expert's by f itself."""
+        """Take the snapshot of the last step. `after_step` does not: a second one would make the expert's equal to f."""
         self.snapshot(context)
 
 
