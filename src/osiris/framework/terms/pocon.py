@@ -40,7 +40,7 @@ class _Snapshots(Term):
             self.snapshot(context)
 
     def end_task(self, context: TaskContext) -> None:
-        """Take the snapshot of the last step. `after_step` does not: a second one would make the expert's equal to f."""
+        """Take the snapshot of the last step. `after_step` does not: a second one would make the expert's equal f."""
         self.snapshot(context)
 
 
