@@ -25,7 +25,7 @@ from osiris.bench import second_task
 from osiris.config import Config
 from osiris.data.benchmarks import load_benchmark
 from osiris.devices import peak_memory
-from osiris.framework.cost import FT, later_cost
+from osiris.framework.cost import TWO_VIEWS, later_cost
 from osiris.framework.methods import ZOO, find_method
 from osiris.models.config import EncoderConfig
 from osiris.presets import fast, paper
@@ -49,7 +49,7 @@ def steps(repeats: int) -> None:
     print(f"{'method':10}{'ms per step':>14}{'of ft':>8}{'encoder work of ft':>21}")
     for name in names:
         ratio = statistics.median(one / ft for one, ft in zip(times[name][1:], times["ft"][1:]))
-        work = later_cost(find_method(name)).work / FT.work
+        work = later_cost(find_method(name)).work / TWO_VIEWS.work
         print(f"{name:10}{1000 * statistics.median(times[name][1:]):14.1f}{ratio:8.2f}{work:21.2f}")
 
 

@@ -1,4 +1,4 @@
-"""Everything needed to repeat a run, in one frozen value (no torch here: `osiris list` must be fast)."""
+"""The config of a run: everything that is needed to repeat it (no torch here: `osiris list` must be fast)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class LearningConfig:
     optimiser: Literal["sgd", "lars", "adamw", "muon"] = "sgd"
     """The paper uses SGD; `muon` learns most in few steps."""
     learning_rate: Annotated[float, Meta(ge=1e-12, le=1e3)] = 0.03
-    """Constant in the paper."""
+    """Learning rate; constant in the paper."""
     momentum: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
     """Momentum of SGD and LARS."""
     weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 5e-4
-    """On tensors with more than one dimension only."""
+    """Weight decay of tensors with more than one dimension; others have none."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` falls to zero within each task."""
     warmup_epochs: Annotated[float, Meta(ge=0)] = 0.0
@@ -59,23 +59,24 @@ class LearningConfig:
     """The part of the encoder's layers that is not trained, from the first on (0: train all; 1: only what follows the
     layers). Pretrained encoders: 0.5."""
     statistics: Literal["frozen", "batch"] = "batch"
-    """Of BatchNorm in the encoder: those of each batch, or those that the encoder came with. Pretrained: frozen."""
+    """Statistics that BatchNorm in the encoder uses: those of each batch, or those that the encoder came with
+    (`frozen`). Pretrained encoders: frozen."""
     dropout: bool = False
     """Leave dropout and stochastic depth of the encoder active."""
     merge: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """At the end of an episode the encoder becomes this share of what was learned, plus the rest of what it was before
-    (1: only what was learned). From the second episode on, with a pretrained encoder from the first. Pretrained:
-    0.25."""
+    (1: only what was learned). This begins with the second episode, or with the first one if the encoder is
+    pretrained. Pretrained encoders: 0.25."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Speed and safety. They do not change the results, except for the last bits (threads, precision, compile)."""
+    """Speed and safety. These options do not change results, except for the last bits (threads, precision, compile)."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     threads: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    """CPU threads of a process. They change the last bits. None means all cores that the process may use."""
+    """CPU threads of a process; their number changes the last bits of results. None means all cores that it may use."""
     precision: Literal["32", "bf16", "16"] = "32"
     """Autocast of the networks; losses are computed in float32."""
     tf32: bool = False
@@ -109,7 +110,7 @@ class Config:
     seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
     """Changes initialisation, augmentation and memory; the class order stays fixed."""
     preset: str = "paper"
-    """Where the defaults come from."""
+    """The preset that the defaults come from."""
     method: MethodConfig = field(default_factory=MethodConfig)
     data: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -119,7 +120,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def complete(self) -> Config:
-        """With the settings that depend on this machine filled in, so that they are recorded."""
+        """The config with those options filled in that depend on this machine, so that they are recorded."""
         threads = self.engine.threads or max(1, core_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return dataclasses.replace(self, engine=dataclasses.replace(self.engine, threads=threads))
 

@@ -1,4 +1,4 @@
-"""The machine: which device, how many threads, how much memory, and deterministic kernels."""
+"""The machine: its device, threads and memory, and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from osiris.errors import UserError
 
 
 def open_device(name: str, tf32: bool = False) -> torch.device:
-    """The device of this name, with the same settings for everything that computes: training, evaluation, embedding."""
+    """The device of this name, with torch set up in the same way for training, evaluation and embedding."""
     device = choose_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -48,7 +48,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def _own_gpu(device: torch.device) -> torch.device:
-    """Each process of this machine has a GPU of its own: NCCL fails or hangs where two of them share one."""
+    """The GPU of this process. Each process needs one of its own: NCCL fails or hangs if two of them share one."""
     gpus, sharing = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if sharing > 1 and device.index is not None:
         raise UserError(
@@ -104,7 +104,7 @@ def total_memory(device: torch.device) -> int | None:
 
 
 def peak_memory() -> float:
-    """The most memory that this process has used so far, in megabytes: on the GPU if it uses one."""
+    """The largest amount of memory that this process has used, in megabytes: on the GPU if it uses one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     unit = 1 if sys.platform == "darwin" else 1024

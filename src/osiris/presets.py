@@ -59,13 +59,13 @@ def fast_long(benchmark: str) -> Config:
 
 
 def own_data(benchmark: str) -> bool:
-    """Whether the images are the user's own: then all of them are used. Without a name, they come one episode at a
-    time."""
+    """Whether the images are the user's own; presets then use all of them. An empty name means that they arrive one
+    episode at a time."""
     return not benchmark or benchmark.startswith(("folder:", "dataset:", "arrays:"))
 
 
 def smoke(benchmark: str) -> Config:
-    """The whole chain in seconds. Its numbers mean nothing."""
+    """All parts of a run in seconds, for tests. Its numbers mean nothing."""
     own = own_data(benchmark)
     encoder = {"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 2, "projector_hidden": 32, "projector_output": 16}
     learning = {"epochs": 2, "batch_size": 8 if own else 32, "memory_size": 32, "threads": 1, "log_every": 1}
@@ -98,12 +98,14 @@ def choose_preset(device: str = "auto") -> tuple[str, str]:
 
 
 FEWEST_SLOTS = 36
-"""The smallest memory that a preset chooses: room for a batch of 32 images and the three that may join it."""
+"""The smallest memory that a preset chooses: room for a batch of 32 images and up to three that join it at the end
+of an epoch."""
 FEWEST_STEPS = 100
 MOST_EPOCHS = 50
-"""`fast` and `fast-long` learn from a small episode for so many steps, but not for more than so many epochs."""
+"""`fast` and `fast-long` learn from a small episode for at least FEWEST_STEPS steps, or for MOST_EPOCHS epochs if that
+is less."""
 PRETRAINED_STEPS = 20
-"""The same where a pretrained encoder learns on: many steps on few images would tear it apart."""
+"""FEWEST_STEPS for a pretrained encoder: many steps on few images would destroy what it has learned before."""
 
 
 def for_episodes(config: Config, images: int | None) -> Config:
@@ -130,7 +132,7 @@ def for_episodes(config: Config, images: int | None) -> Config:
 
 
 def describe(config: Config) -> str:
-    """What was chosen for own images."""
+    """The options that were chosen for the user's own images, for a notice."""
     learning = config.learning
     return f": epochs {learning.epochs}, batch {learning.batch_size}, memory {learning.memory_size} images"
 
@@ -179,8 +181,8 @@ def configure(
 
 
 def with_encoder(config: Config, encoder: str) -> Config:
-    """The config with another encoder: `resnet18`, `resnet34`, `hf:NAME`, `timm:NAME`, `own:NAME`. One that it has
-    already keeps what the config says about it."""
+    """The config with another encoder: `resnet18`, `resnet34`, `hf:NAME`, `timm:NAME`, `own:NAME`. If it is the encoder
+    that the config has already, nothing changes."""
     if encoder == config.encoder.encoder:
         return config
     if encoder in ARCHITECTURES:
@@ -209,8 +211,8 @@ def suited(config: Config) -> Config:
 
 
 def pretrained_defaults(config: Config, image_size: int | None) -> Config:
-    """Do no harm: a low rate, few steps, the first half of the layers and all statistics as they came, and a quarter
-    of what an episode taught. docs/results/pretrained.md says how this was found."""
+    """Defaults that do little harm to a pretrained encoder: a low learning rate, few steps, half of its layers and all
+    statistics frozen, and a quarter of what an episode changes (`merge`). See docs/results/pretrained.md."""
     name = config.encoder.encoder
     changes: dict[str, Any] = {"optimiser": "adamw", "learning_rate": 1e-4, "weight_decay": 0.05, "schedule": "cosine"}
     changes |= {"freeze": 0.5, "statistics": "frozen", "merge": 0.25, "views": "paper", "projector_output": 128}

@@ -1,4 +1,4 @@
-"""Several processes, one global batch.
+"""Several processes that train on one global batch.
 
 Every process computes the loss of the *global* batch on gathered embeddings, so the loss is replicated. The rule that
 makes all gradients right is: whatever crosses processes passes back the sum over processes of the incoming gradients,
@@ -35,13 +35,13 @@ def rank() -> int:
 
 
 def local_world_size() -> int:
-    """Processes on this machine."""
+    """The number of processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside, this process computes as if there were no others: nothing is gathered, nothing is shared out."""
+    """A context in which this process computes as if there were no others: it gathers nothing and takes all rows."""
     global _alone
     _alone = True
     try:
@@ -63,7 +63,7 @@ _control: Any = None
 
 @contextmanager
 def started() -> Iterator[None]:
-    """Join the other processes when torchrun started this one; leave them at the end."""
+    """Join the process group if torchrun started this process, and leave it at the end."""
     global _control
     if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1 or world_size() > 1:
         yield
@@ -113,7 +113,10 @@ def meet(store: dist.Store, number: int, count: int) -> dist.Store:
 
 
 def share(count: int, process: int | None = None) -> slice:
-    """The rows of a global batch of `count` that are this process' own. No padding: duplicates are false negatives."""
+    """The rows of a global batch of `count` images that belong to this process.
+
+    There is no padding: a duplicate would be a false negative.
+    """
     process, world = rank() if process is None else process, world_size()
     return slice(count * process // world, count * (process + 1) // world)
 
@@ -141,9 +144,9 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(rows: Tensor, count: int, dim: int = 0) -> Tensor:
-    """All `count` rows of the global batch, along `dim`, from every process' share, with gradients.
+    """All `count` rows of the global batch, along `dim`, gathered from the shares of all processes, with gradients.
 
-    A single process gets the same tensor, not a view: that changes the order in which autograd adds up gradients.
+    A single process gets the tensor itself: a view would change the order in which autograd adds up gradients.
     """
     if world_size() == 1:
         return rows
@@ -153,7 +156,7 @@ def gather(rows: Tensor, count: int, dim: int = 0) -> Tensor:
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
-    """With gradients: each process uses the sum itself, so they are summed too."""
+    """The sum of a value over all processes. In the backward pass gradients are summed too, since each uses the sum."""
     if world_size() == 1:
         return value
     from torch.distributed.nn.functional import all_reduce
@@ -177,7 +180,7 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def agree(*flags: bool) -> tuple[bool, ...]:
-    """True everywhere when it is true anywhere (one process got a signal: all stop at the same step)."""
+    """For each flag, whether it is true in any process. If one process gets a signal, all stop at the same step."""
     if world_size() == 1:
         return flags
     value = torch.tensor([int(flag) for flag in flags])
@@ -196,7 +199,7 @@ def lost(error: RuntimeError) -> bool:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Work that must succeed in all processes: if one fails, all stop, so that none waits for a process that has ended.
+    """A context for work that must succeed in all processes. If it fails in one, all stop, and none waits.
 
     The first process that failed raises its error, the others `Elsewhere`. Nothing inside may communicate.
     """
@@ -219,13 +222,13 @@ def together() -> Iterator[None]:
 
 
 def on_first(work: Callable[..., T], *arguments: Any) -> T | None:
-    """Work of the first process alone, such as writing files; the others return None, or stop if it fails."""
+    """Do work in the first process alone, such as writing files. The others return None, or stop if it fails."""
     with together():
         return work(*arguments) if rank() == 0 else None
 
 
 def in_turn(work: Callable[[], T]) -> T:
-    """The same work in all processes, but first in one of each machine: it may fill a cache for the others."""
+    """Do the same work in all processes, but first in one of each machine, which may fill a cache for the others."""
     results: list[T] = []
     for first in (True, False):
         with together():
@@ -235,7 +238,7 @@ def in_turn(work: Callable[[], T]) -> T:
 
 
 def broadcast(value: T) -> T:
-    """The first process' value, in all processes; what the others pass is ignored."""
+    """The value of the first process, in all processes."""
     if world_size() == 1:
         return value
     values = [value]

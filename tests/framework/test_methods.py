@@ -1,7 +1,6 @@
 """The zoo as a whole: Table 1, limits, first tasks, and what methods remember from task to task."""
 
 import copy
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -9,12 +8,11 @@ import torch
 from torch import Tensor
 
 from osiris.framework.methods import READINGS, ZOO
-from osiris.framework.terms import Mixed
 from osiris.runs.state import digest
 from osiris.training.engine import Engine, StepResult
 from osiris.training.schedule import Episode
 from quick import quick
-from tiny import OBJECTIVES, composed, situation, tiny_engine, train
+from tiny import OBJECTIVES, composed, tiny_engine, train
 
 CONTINUAL = [name for name, method in ZOO.items() if method.stream == "continual"]
 
@@ -55,20 +53,6 @@ def test_the_batch_of_the_memory_is_rounded_down(images: int, replayed: int) -> 
         engine.model.register_forward_hook(lambda module, given, output: read.append(len(given[1].slots)))
         train(engine, stretch[1:2])
         assert read == [5, 5, 4], "batches of 7, 7 and 6 images"
-
-
-def test_nu_is_drawn_from_beta_one_for_each_step() -> None:
-    """Beta(0.4, 0.4): mean 1/2, variance 1 / (4 (2 * 0.4 + 1)); keyed by the step, the same for both views."""
-    case = situation("lump")
-    (mixed,) = [term for _, term, _ in case.model.later]
-    assert isinstance(mixed, Mixed)
-    draws = torch.tensor([mixed.nu(replace(case.context, step=step)) for step in range(4000)])
-    assert draws.mean().item() == pytest.approx(0.5, abs=0.02)
-    assert draws.var().item() == pytest.approx(1 / (4 * 1.8), rel=0.05)
-    assert mixed.nu(case.context) == mixed.nu(case.context) != mixed.nu(replace(case.context, task=2))
-    nu = mixed.nu(case.context)
-    made = mixed.make(case.views, case.context)["mix(0.4)"]
-    torch.testing.assert_close(made, nu * case.views["X"] + (1 - nu) * case.views["Y"])
 
 
 LIMITS = {

@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
 from osiris.framework.methods import ZOO
-from osiris.framework.objectives import Objective
-from osiris.framework.terms import CrossMix
+from osiris.framework.objectives import Byol, Objective
+from osiris.framework.objectives.base import Batch
+from osiris.framework.terms import CrossMix, pnr
 from osiris.framework.tracing import trace
 from osiris.paper.table1 import measure_ticks
 from quick import quick
@@ -56,15 +58,33 @@ def expected(case: Situation, method: str, objective: str, model: naive.Model) -
     quick([pair for pair in PAIRS if pair[0] in ("ntxent", "barlow") or pair[1] in ("er", "cassle", "pnr")], PAIRS),
 )
 def test_values_and_gradients_equal_the_naive_ones(objective: str, method: str) -> None:
-    kind = kind_of(objective)
-    if method == "pnr" and not (kind.contrastive or kind.repulsion):
+    if method == "pnr" and kind_of(objective) not in pnr.FORMS:
         with pytest.raises(UserError, match="pnr has no form"):
-            composed(method, objective)
-    elif method == "cassle" and not kind().can_agree:
-        with pytest.raises(UserError, match="cassle has no form"):
             composed(method, objective)
     else:
         compare(situation(composed(method, objective)), method, objective)
+
+
+class Alignment(Objective):
+    """An objective of a user, which no method knows."""
+
+    kind: ClassVar[str] = "test-alignment"
+
+    def loss(self, batch: Batch, tau: float) -> torch.Tensor:
+        return losses.match(*batch.normalised())
+
+
+class OwnByol(Byol):
+    kind: ClassVar[str] = "test-byol"
+
+
+@pytest.mark.parametrize("method", ["er+", "cassle", "pnr", "cromo"])
+def test_an_objective_without_a_form_is_refused_and_a_derived_one_has_that_of_its_base(method: str) -> None:
+    composed("osiris-d", "test-alignment")
+    with pytest.raises(UserError, match=r"(has no form for the|the) objective test-alignment"):
+        composed(method, "test-alignment")
+    if method != "er+":
+        composed(method, "test-byol")
 
 
 def kind_of(objective: str) -> type[Objective]:
@@ -149,10 +169,10 @@ def test_the_temperature_of_a_past_term_in_the_space_of_g_is_that_of_the_objecti
     """mocov2+ has one of its own, 0.2; that of the run is 0.1. An option of the term comes first."""
     case = situation(composed("ft", "mocov2+(queue_size=5)", past=f"predict({options})+distil:g"))
     z, term = case.represent(), case.model.terms["past_predict"]
-    predicted, target = z("X", ("g", term.get_submodule("predictor"))), z("X", "past.g", "past")
+    predicted, target = z("X", ("g", term.get_submodule("predictor"))), z("X", "g*", "f*")
     terms = case.values()[1]
     torch.testing.assert_close(terms["past.predict"], naive.distil(predicted, target, 0.3 if options else 0.2))
-    now, past = z("X"), z("X", "g", "past")
+    now, past = z("X"), z("X", "g", "f*")
     both = (naive.distil(now, past, 0.2) + naive.distil(past, now, 0.2)) / 2
     torch.testing.assert_close(terms["past.distil"], both)
 

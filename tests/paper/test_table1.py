@@ -157,7 +157,7 @@ class Unusual(Term):
     """Sees Y through the past encoder without a projector; a buffer without dimensions, and a head in a container."""
 
     kind: ClassVar[str] = "unusual-2"
-    needs: ClassVar[frozenset[str]] = frozenset({"past.encoder"})
+    needs: ClassVar[frozenset[str]] = frozenset({"f*"})
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Unusual(Term):
         self.nothing = torch.nn.Identity()
 
     def loss(self, rep: Representations, context: StepContext) -> torch.Tensor:
-        kept = losses.match(rep(Y, head=())[0], rep(Y, head=(), encoder="past")[0])
+        kept = losses.match(rep(Y, head=())[0], rep(Y, head=(), encoder="f*")[0])
         first, second = rep(X, head=self.heads["first"])
         return self.get_buffer("level") * kept + losses.match(first, second)
 

@@ -1,1 +1,1 @@
-"""Section 3 of the paper, in its order: losses, terms, methods, composition, representations, objective."""
+"""Section 3 of the paper: losses (Eq. 1 and 2), terms, methods (Table 1). Objectives are L^SSL in the space of g."""

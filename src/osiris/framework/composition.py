@@ -20,7 +20,7 @@ from osiris.framework.config import MethodConfig
 from osiris.framework.methods import ROLES, Method, find_method
 from osiris.framework.objectives import Objective
 from osiris.framework.options import convert, from_dict, split
-from osiris.framework.terms import Term
+from osiris.framework.terms import StoringTerm, Term
 
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
@@ -29,7 +29,7 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def resolve(config: MethodConfig) -> Method:
-    """The method that a config describes, with its changes in its name."""
+    """The method that a config describes; its name lists the changes."""
     name, _, options = split(config.method, "method")
     method, changes = find_method(name), []
     for role in ROLES:
@@ -70,7 +70,7 @@ def resolve(config: MethodConfig) -> Method:
 
 
 def _with_option(method: Method, option: str, text: str) -> Method:
-    """`text` converted to the type of the option, in every term that has it."""
+    """The method with an option set, from text, in every term that has it."""
     values = [convert(term, option, text) for term in method.terms if option in term.options]
     if not values:
         known = dict.fromkeys(name for term in method.terms for name in term.options)
@@ -131,12 +131,7 @@ def check(method: Method) -> None:
             raise UserError(f"--{name} must be a finite number, 0 or more, not {value}.")
     if not 0 < method.replay <= 1:
         raise UserError(f"--replay-fraction must be above 0 and at most 1, not {method.replay}.")
-    replaced = [term.kind for term in method.terms if term.replaces_loss and term.spaces == {"g"}]
-    if method.objective.options.get("weighted") and replaced:
-        raise UserError(
-            f"{replaced[0]} has a loss of its own, without the weights of dcl(weighted=true); leave them out."
-        )
-    fields = {name for term in method.terms for name in term.memory_fields}
+    fields = {name for term in method.terms if isinstance(term, StoringTerm) for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
     if method.memory == "quota" and fields:

@@ -13,7 +13,7 @@ class MethodConfig:
     """Which method, and what to change in it. Options that are left out keep the values of the method."""
 
     method: str = "osiris-d"
-    """A name of `osiris list methods`, with ablations and options as in `osiris-d/no-cross` and `lump(alpha=1)`."""
+    """A name of `osiris list methods`, with variants and options as in `osiris-d/no-cross` and `lump(alpha=1)`."""
     objective: str | None = None
     """What L_current optimises in the space of g: ntxent (default), dcl, barlow, vicreg, byol, simsiam, mocov2+,
     mocov3, swav, with options as in `barlow(scale=0.025)`; see docs/objectives.md."""

@@ -1,4 +1,4 @@
-"""What a method costs: encoder passes per training image, images per second, and what it stores beyond f and g.
+"""The cost of a method: encoder passes per training image, images per second, and what it stores beyond f and g.
 
 A backward pass counts as two forward passes. A frozen encoder has no backward pass.
 """
@@ -21,7 +21,7 @@ from osiris.models.encoder import build_encoder, without_memory
 
 @dataclass(frozen=True)
 class Cost:
-    """Views through an encoder for each image of X."""
+    """Views that pass through an encoder for each image of X."""
 
     forward: float
     backward: float
@@ -36,12 +36,12 @@ class Cost:
 
     @property
     def work(self) -> float:
-        """In units of one forward pass of one view."""
+        """Forward and backward passes together, in units of one forward pass of one view."""
         return self.forward + 2 * self.backward
 
 
-FT = Cost(forward=2, backward=2)
-"""Two views. This is also the cost of the first task of every method, and of offline and d1-only."""
+TWO_VIEWS = Cost(forward=2, backward=2)
+"""The cost of ft, of the first task of every method, and of offline and d1-only."""
 
 
 @one_thread()
@@ -50,8 +50,7 @@ def measure_cost(method: Method) -> dict[str, Cost]:
     scene = Scene(method)
     rep, context = scene.represent()
     scene.model(rep, context)
-    named = {scene.networks.encoder: "f"}
-    named |= {frozen: "f*" for name, frozen in scene.networks.past.items() if name == "encoder"}
+    named = {module: symbol for symbol, module in {"f": scene.networks.encoder, **scene.networks.frozen}.items()}
     costs: dict[str, Cost] = {}
     for (source, encoder, heads), features in rep.local.items():
         if not heads:
@@ -67,8 +66,8 @@ def total_cost(costs: Mapping[str, Cost]) -> Cost:
 
 @cache
 def later_cost(method: Method) -> Cost:
-    """Of an image from the second task on, in each epoch."""
-    cost = total_cost(measure_cost(method)) if method.stream == "continual" else FT
+    """The cost of an image in each epoch, from the second task on."""
+    cost = total_cost(measure_cost(method)) if method.stream == "continual" else TWO_VIEWS
     return Cost(cost.forward * method.length, cost.backward * method.length)
 
 
@@ -91,7 +90,7 @@ class Storage:
     embeddings: int
     """Values stored beside the images (der)."""
     parameters: dict[str, int]
-    """Name -> count, of networks beside f and g."""
+    """Numbers of parameters of networks other than f and g, by name."""
 
     @property
     def paper(self) -> int:
@@ -121,7 +120,7 @@ def measure_storage(
     networks, memory = model.networks, model.memory
     extra: dict[str, int] = {}
     modules = [(name, head) for name, head in networks.heads.items() if name != "g"]
-    modules += [("f*" if name == "encoder" else f"{name}*", frozen) for name, frozen in networks.past.items()]
+    modules += networks.frozen.items()
     for part in (networks.objective, *(term for _, term, _ in model.later)):
         modules += [(part.symbols.get(name, name), child) for name, child in part.named_children()]
         for name, value in part.named_buffers(recurse=False):

@@ -14,24 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def contrast(z: Tensor, tau: float = 0.1) -> Tensor:
+def contrast(z: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
     r"""Eq. 1, L^SSL(A; f, g): each view finds the other view of its image among all views of all other images.
 
     -log exp(z_i . z_i' / tau) / (exp(z_i . z_i' / tau) + sum_{j != i} exp(z_i . z_j / tau)), mean over the 2N anchors.
-    """
-    return contrast_with_negatives(z, None, tau)
-
-
-def contrast_with_negatives(z: Tensor, others: Tensor | None, tau: float = 0.1, decoupled: bool = False) -> Tensor:
-    r"""L^ER+ = L^SSL(X, X u Y): as `contrast`, with all views of `others` [2, M, d] as further negatives.
-
     `decoupled` (DCL): the positive is not in the denominator, so the value can be negative.
     """
-    images, anchors = z.shape[1], z.flatten(0, 1)
-    logits = _without_itself(anchors, anchors, tau)
-    if others is not None and others.shape[1] > 0:
-        logits = torch.cat([logits, anchors @ others.flatten(0, 1).T / tau], dim=1)
-    target = _other_view(images, z.device)
+    anchors = z.flatten(0, 1)
+    logits, target = _without_itself(anchors, anchors, tau), _other_view(z.shape[1], z.device)
+    return _decoupled(logits, target) if decoupled else F.cross_entropy(logits, target)
+
+
+def contrast_with_negatives(z: Tensor, others: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
+    r"""L^ER+ = L^SSL(X, X u Y): as `contrast`, with all views of `others` [2, M, d] as further negatives."""
+    anchors = z.flatten(0, 1)
+    parts = [_without_itself(anchors, anchors, tau), anchors @ others.flatten(0, 1).T / tau]
+    logits, target = torch.cat(parts, dim=1), _other_view(z.shape[1], z.device)
     return _decoupled(logits, target) if decoupled else F.cross_entropy(logits, target)
 
 
@@ -78,9 +76,10 @@ def pseudo_contrast(z: Tensor, past: Tensor, tau: float = 0.1, decoupled: bool =
 def pseudo_distil(
     p: Tensor, past: Tensor, z: Tensor, tau: float = 0.1, positive_in_denominator: bool = False
 ) -> Tensor:
-    r"""PNR's L_past: predictions p find the past embedding of their view among those of all other views and z of them.
+    r"""PNR's L_past: as `contrast`, with predictions p as anchors and the past embedding of the same view as positive.
 
-    As in the original code the positive is not in the denominator, so the value can be negative.
+    Negatives are the past embeddings and the current embeddings z of all other views. As in the original code, the
+    positive is not in the denominator, so the value can be negative.
     """
     anchors = p.flatten(0, 1)
     logits = torch.cat([anchors @ past.flatten(0, 1).T / tau, _without_itself(anchors, z.flatten(0, 1), tau)], dim=1)
@@ -93,12 +92,17 @@ def match(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).square().sum(-1).mean()
 
 
+def negative_cosine(p: Tensor, q: Tensor) -> Tensor:
+    r"""-cos(p, q), mean over all unit vectors: PFR, CLA, SimSiam."""
+    return match(p, q) / 2 - 1
+
+
 def weighted_decoupled(z: Tensor, tau: float = 0.1, sigma: float = 0.5) -> Tensor:
     r"""DCLW: the positive of image i is multiplied by w_i = 2 - N softmax_i(cos(z_1i, z_2i) / sigma)."""
     similarity = (z[0] * z[1]).sum(-1)
     weight = 2 - len(similarity) * (similarity / sigma).softmax(0)
     # DCL with weight 1, corrected by the difference in the positives: both views of an image have the same one.
-    return contrast_with_negatives(z, None, tau, decoupled=True) - ((weight - 1) * similarity / tau).mean()
+    return contrast(z, tau, decoupled=True) - ((weight - 1) * similarity / tau).mean()
 
 
 def barlow(a: Tensor, b: Tensor, off_diagonal: float = 5e-3, scale: float = 0.1) -> Tensor:
@@ -155,7 +159,7 @@ def elastic(parameters: Iterable[Tensor], anchors: Iterable[Tensor], importance:
 
 
 def _without_itself(anchors: Tensor, rows: Tensor, tau: float) -> Tensor:
-    """Logits of each anchor with all rows but that of its own number."""
+    """Logits [n, n] of anchors and rows, both [n, d]; each anchor is masked from the row with its own number."""
     itself = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
     return (anchors @ rows.T / tau).masked_fill(itself, float("-inf"))
 

@@ -40,8 +40,8 @@ ROLES: tuple[Role, ...] = ("current", "cross", "past")
 
 
 @dataclass(frozen=True)
-class Part:
-    """Terms in one role, with the weight of the role."""
+class RoleTerms:
+    """The terms of one role, with the weight of the role."""
 
     role: Role
     terms: tuple[Term, ...]
@@ -69,19 +69,20 @@ class Method:
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
     stream: Stream = "continual"
-    """`joint`: all tasks shuffled together; `first-task`: the first task alone; both for as many steps."""
+    """`joint`: all tasks shuffled together; `first-task`: the first task alone. Both have as many steps as a continual
+    run."""
     length: float = 1.0
-    """Steps in the later tasks, as a multiple of what the epochs give."""
+    """Steps in each later task, as a multiple of the steps that its epochs have."""
     name: str = ""
 
-    def __or__(self, part: Part) -> Method:
+    def __or__(self, new: RoleTerms) -> Method:
         """The same method with one role replaced."""
-        weight = {} if part.role == "current" else {f"{part.role}_weight": part.weight}
-        return replace(self, **{part.role: part.terms, **weight})  # pyright: ignore[reportArgumentType]
+        weight = {} if new.role == "current" else {f"{new.role}_weight": new.weight}
+        return replace(self, **{new.role: new.terms, **weight})  # pyright: ignore[reportArgumentType]
 
     def weighted(self, task_count: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of every term; a role of weight 0 is not computed."""
-        rows = []
+        weighted = []
         for role, terms, weight in (
             ("current", self.current, 1.0),
             ("cross", self.cross, self.cross_weight),
@@ -89,8 +90,8 @@ class Method:
         ):
             if weight != 0:
                 weights = [term.default_weight(task_count) if weight is None else weight for term in terms]
-                rows += list(zip(_names(role, terms), terms, weights))
-        return rows
+                weighted += list(zip(_names(role, terms), terms, weights))
+        return weighted
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -106,8 +107,8 @@ class Method:
 
     @property
     def copies_g(self) -> bool:
-        """Whether h starts as a copy of g: another objective may give g another shape."""
-        return self.second_space == "copy" and self.objective.paper_projector
+        """Whether h starts as a copy of g: not if the objective gives g another shape."""
+        return self.second_space == "copy" and type(self.objective).projector is Objective.projector
 
     def replayed(self, images: int) -> int:
         """|Y| for |X| images: a fraction of them, rounded down, up to the limit."""
@@ -128,16 +129,16 @@ def _names(role: str, terms: tuple[Term, ...]) -> list[str]:
     ]
 
 
-def current(*terms: Term) -> Part:
-    return Part("current", terms, None)
+def current(*terms: Term) -> RoleTerms:
+    return RoleTerms("current", terms, None)
 
 
-def cross(*terms: Term, weight: float = 0.5) -> Part:
-    return Part("cross", terms, weight)
+def cross(*terms: Term, weight: float = 0.5) -> RoleTerms:
+    return RoleTerms("cross", terms, weight)
 
 
-def past(*terms: Term, weight: float | None = 1.0) -> Part:
-    return Part("past", terms, weight)
+def past(*terms: Term, weight: float | None = 1.0) -> RoleTerms:
+    return RoleTerms("past", terms, weight)
 
 
 FT = Method(current=(Contrast("X", space="g"),))
@@ -189,13 +190,13 @@ def _renormalised(method: Method) -> Method:
 
 
 def _equal_work(method: Method) -> Method:
-    """As much encoder work as osiris-d in the later tasks, by more steps."""
-    from osiris.framework.cost import later_cost  # which imports this module
+    """More steps in the later tasks, so that the encoder does as much work as in osiris-d."""
+    from osiris.framework.cost import later_cost  # imports this module
 
     return replace(method, length=later_cost(OSIRIS_D).work / later_cost(method).work)
 
 
-ABLATIONS = {
+VARIANTS = {
     "shared-space": _shared_space,
     "no-cross": lambda method: replace(method, cross=()),
     "no-past": lambda method: replace(method, past=()),
@@ -208,23 +209,23 @@ ABLATIONS = {
 
 def find_method(name: str) -> Method:
     """`osiris-d`, `er+/plus-replay`, `osiris-d/no-cross`, `osiris-d/no-cross/no-past`."""
-    base, *ablations = name.split("/")
+    base, *variants = name.split("/")
     if base not in ZOO:
         raise unknown("method", name, [*ZOO, *READINGS])
     method = ZOO[base]
     readings = [reading.split("/")[1] for reading in READINGS if reading.startswith(f"{base}/")]
-    if ablations and ablations[0] in readings:
-        base, ablations = f"{base}/{ablations[0]}", ablations[1:]
+    if variants and variants[0] in readings:
+        base, variants = f"{base}/{variants[0]}", variants[1:]
         method = READINGS[base]
-    for ablation in sorted(ablations, key=[*ABLATIONS, *ablations].index):  # `renormalised` comes last
-        if ablation not in ABLATIONS:
-            raise unknown("ablation", ablation, [*readings, *ABLATIONS])
-        before, method = method, ABLATIONS[ablation](method)
+    for variant in sorted(variants, key=[*VARIANTS, *variants].index):  # `renormalised` comes last
+        if variant not in VARIANTS:
+            raise unknown("variant", variant, [*readings, *VARIANTS])
+        before, method = method, VARIANTS[variant](method)
         if _written(before) == _written(method):
-            raise UserError(f"/{ablation} changes nothing in {base}: {name!r} would be the same method without it.")
+            raise UserError(f"/{variant} changes nothing in {base}: {name!r} would be the same method without it.")
     return replace(method, name=name)
 
 
 def _written(method: Method) -> list[tuple]:
-    """The computation as comparable values: terms are modules, which compare by identity."""
+    """What the method computes, as values that can be compared: terms are modules, which compare by identity."""
     return [(method.length,), *((name, term.kind, term.options, weight) for name, term, weight in method.weighted(0))]

@@ -70,10 +70,10 @@ class Configurable(nn.Module, ABC):
         return classes
 
 
-Part = TypeVar("Part", bound=Configurable)
+C = TypeVar("C", bound=Configurable)
 
 
-def from_dict(base: type[Part], record: Mapping[str, Any]) -> Part:
+def from_dict(base: type[C], record: Mapping[str, Any]) -> C:
     """The inverse of `to_dict`; values may also be text."""
     kind, known = record["kind"], base.kinds()
     if kind not in known:
@@ -87,7 +87,7 @@ def from_dict(base: type[Part], record: Mapping[str, Any]) -> Part:
 
 
 def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:
-    """NAME:SPACE(option=value, ...) as name, space and options."""
+    """Split NAME:SPACE(option=value, ...) into name, space and options."""
     matched = _WRITTEN.fullmatch(text.strip())
     if matched is None:
         raise UserError(f"cannot read the {what} {text!r}; write NAME, NAME:SPACE or NAME(option=value).")
@@ -96,7 +96,7 @@ def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:
 
 
 def convert(part: Configurable | type[Configurable], option: str, value: Any) -> Any:
-    """An option converted to its declared type, from text or from JSON. Numbers are finite."""
+    """Convert the value of an option, text or JSON, to its declared type. Refuse numbers that are not finite."""
     hint = get_type_hints(part if isinstance(part, type) else type(part), include_extras=True)[option]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise unknown(f"value of {part.kind}.{option}", str(value), get_args(hint))

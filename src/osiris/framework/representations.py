@@ -1,9 +1,9 @@
 """f, g, h and their frozen copies. Every embedding is computed once per step and shared by all terms.
 
-`Networks` holds what is trained and what is frozen. `Representations` is created in every step: one pass of the live
-encoder over the union of the inputs that terms declare (with BatchNorm, one pass per view, X and Y together), then
-heads on demand. A request names encoder and head separately: "past encoder with the live h" (osiris-d) and "past
-encoder with the past g" (cassle) are different embeddings.
+`Networks` holds what is trained and what is frozen. `Representations` is created in every step: one pass of f over the
+union of the inputs that terms declare (with BatchNorm, one pass per view, X and Y together), then
+heads on demand. A request names head and encoder as the paper does: `rep(X, "h", "f*")` is the past encoder with the
+current h (osiris-d), `rep(X, "g*", "f*")` the past encoder with the past g (cassle).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from osiris.framework.objectives import Objective
 
 Head = str | nn.Module | tuple[str | nn.Module, ...]
-"""g, h, past.g, a module of a term, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
+"""g, h, g*, a module of a term, or a chain of them: ("g", predictor) is predictor(g(f(v)))."""
 
 
 class Frozen(nn.Module):
@@ -53,13 +53,13 @@ class Frozen(nn.Module):
 
 
 class Average(Frozen):
-    """A moving average of a network (EMA): its parameters follow in place, without gradient.
+    """A moving average (EMA) of a network, updated in place and without gradient.
 
-    Every layer has the mode of the network's: where BatchNorm uses the statistics of the batch there, it does so here.
+    Each layer has the mode of the same layer of the network, so BatchNorm uses batch statistics in both or in neither.
     """
 
     def __init__(self, network: nn.Module, alone: bool = False) -> None:
-        """`alone`: an input has a call of its own; otherwise all inputs of the space of g share calls, as in g."""
+        """`alone`: each input has a call of its own. Otherwise all inputs that share a call of g share one here too."""
         super().__init__(network)
         self.alone = alone
         for own, other in zip(self.network.modules(), network.modules(), strict=True):
@@ -88,22 +88,21 @@ class Networks(nn.Module):
 
     objective: Objective
     """L^SSL in the space of g, with its predictor and moving averages."""
-    expert: tuple[nn.Module, nn.Module] | None = None
-    """Encoder and projector that the objective trains instead of f and g from the second task on (pocon)."""
 
     def __init__(
         self,
         encoder: nn.Module,
-        heads: ProjectorConfig,
+        config: ProjectorConfig,
         seed: int,
         needs: frozenset[str] = frozenset(),
         objective: Objective | None = None,
         together: tuple[str, ...] = (),
         image_shape: tuple[int, int, int] = (3, 32, 32),
     ) -> None:
-        """`objective` decides the shape of g; `together`: the inputs that share a call of g with BatchNorm."""
+        """`config`: the shape of the projectors, unless `objective` gives g another one; `needs`: which of h, f* and g*
+        exist; `together`: the inputs that go through g in one call, so that BatchNorm in g sees one batch."""
         super().__init__()
-        self.encoder, self.projector_config, self.together = encoder, heads, together
+        self.encoder, self.projector_config, self.together = encoder, config, together
         self.features = feature_count(encoder, image_shape)
         self.batch_norm = any(isinstance(layer, BatchNorm) and layer.training for layer in encoder.modules())
         """Whether the features of an image depend on its batch."""
@@ -113,11 +112,11 @@ class Networks(nn.Module):
             if name == "g" or name in needs:
                 shape = projector if objective is None or name == "h" else objective.projector
                 with scoped(seed, f"init.{name}"):
-                    self.heads[name] = shape(self.features, heads.projector_hidden, heads.projector_output)
+                    self.heads[name] = shape(self.features, config.projector_hidden, config.projector_output)
         self.past = nn.ModuleDict()
-        if "past.encoder" in needs:
+        if "f*" in needs:
             self.past["encoder"] = Frozen(self.encoder)
-        if "past.g" in needs:
+        if "g*" in needs:
             self.past["g"] = Frozen(self.heads["g"])
         if objective is not None:
             self.objective = objective
@@ -127,15 +126,19 @@ class Networks(nn.Module):
         """Dimensions of the space of a head."""
         return [layer.out_features for layer in self.heads[head].modules() if isinstance(layer, nn.Linear)][-1]
 
+    @property
+    def frozen(self) -> dict[str, nn.Module]:
+        """The networks of the previous task by name, as far as terms need them: f*, g*."""
+        return {"f*" if name == "encoder" else f"{name}*": network for name, network in self.past.items()}
+
     def named(self, name: str | nn.Module) -> nn.Module:
-        """The encoder `live` or `past`, or the head g, h or past.g; a module is its own name."""
+        """The network of this name: f, f*, g, h or g*. A module is its own name."""
         if isinstance(name, nn.Module):
             return name
-        if name == "live":
-            return self.encoder
-        past = {"past": "encoder", "past.g": "g"}.get(name)
-        assert past is None or past in self.past, f"a term that uses {name} must declare needs = {{'past.{past}'}}"
-        return self.heads[name] if past is None else self.past[past]
+        if name.endswith("*"):
+            assert name in self.frozen, f"a term that uses {name} must declare needs = {{{name!r}}}"
+            return self.frozen[name]
+        return self.encoder if name == "f" else self.heads[name]
 
     def end_task(self) -> None:
         """f* <- f, g* <- g."""
@@ -161,12 +164,12 @@ class Representations:
         autocast: Callable[[], torch.autocast] | None = None,
     ) -> None:
         """`views`: the rows of this process for every input, [2, n, 3, H, W]; `counts`: their global numbers of images;
-        `encode`: the inputs that the live encoder must see (default: all)."""
+        `encode`: the inputs that go through f (default: all)."""
         self.networks, self.views = networks, dict(views)
         self.counts = {name: views.shape[1] for name, views in self.views.items()} if counts is None else dict(counts)
         self.micro_batch, self.autocast = micro_batch, autocast
         self.requests: list[Key] = []
-        """Of every call, for tracing."""
+        """The keys of all calls, for tracing."""
         self.local: dict[Key, Tensor] = {}
         """Outputs of the last head for the rows of this process, [2, n, d]."""
         self._raw: dict[Key, Tensor] = {}
@@ -175,15 +178,15 @@ class Representations:
         if names:
             self._encode(networks.encoder, names)
 
-    def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
+    def __call__(self, name: str, head: Head = "g", encoder: str | nn.Module = "f") -> Tensor:
         """Normalised embeddings of the global batch, [2, N, d]; head=() is the output of the encoder itself."""
         key, raw = self._key(name, head, encoder), self.raw(name, head, encoder)
         if key not in self._normalised:
-            self._normalised[key] = normalise(raw)
+            self._normalised[key] = unit_vectors(raw)
         return self._normalised[key]
 
-    def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "live") -> Tensor:
-        """As a call, without normalisation; in float32 or better."""
+    def raw(self, name: str, head: Head = "g", encoder: str | nn.Module = "f") -> Tensor:
+        """Embeddings of the global batch without normalisation, [2, N, d], in float32 or better."""
         key = self._key(name, head, encoder)
         self.requests.append(key)
         if key not in self._raw:
@@ -197,12 +200,12 @@ class Representations:
         return name, self.networks.named(encoder), tuple(self.networks.named(part) for part in heads)
 
     def _outputs(self, name: str, encoder: nn.Module, heads: tuple[nn.Module, ...]) -> Tensor:
-        """`local`, computed when it is first used."""
+        """The entry of `local` for this key, computed at its first use."""
         key = name, encoder, heads
         if key in self.local:
             return self.local[key]
         names = self._together(name, heads[0] if heads else encoder)
-        if not heads:  # encoders other than the live one run on demand
+        if not heads:  # encoders other than f run on demand
             self._encode(encoder, names)
             return self.local[key]
         *before, last = heads
@@ -219,7 +222,7 @@ class Representations:
         return self.local[key]
 
     def _together(self, name: str, module: nn.Module) -> tuple[str, ...]:
-        """The inputs that go through a module with `name`: all inputs of the space g for g and moving averages."""
+        """The inputs that share a call of a module with `name`: `Networks.together` for g and moving averages."""
         shared = (isinstance(module, Average) and not module.alone) or module is self.networks.heads["g"]
         names = tuple(other for other in self.networks.together if other in self.views)
         return names if shared and name in names else (name,)
@@ -244,7 +247,7 @@ class Representations:
             pieces = images.split(self.micro_batch)
             if not torch.is_grad_enabled() or isinstance(encoder, Frozen):
                 return torch.cat([encoder(piece) for piece in pieces])
-            dropout = self.networks.external  # possible there; it must be the same when it is recomputed
+            dropout = self.networks.external  # such encoders may have dropout, which must be the same when recomputed
             results = [checkpoint(encoder, piece, use_reentrant=False, preserve_rng_state=dropout) for piece in pieces]
             return torch.cat(results)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
@@ -253,7 +256,7 @@ class Representations:
         return torch.autocast(device, enabled=False) if self.autocast is None else self.autocast()
 
 
-def normalise(vectors: Tensor) -> Tensor:
+def unit_vectors(vectors: Tensor) -> Tensor:
     """Unit vectors along the last dimension. A vector whose length overflows gives NaN.
 
     torch's own function would give a zero vector there: a finite loss without a gradient, which would go unnoticed.
@@ -268,7 +271,7 @@ class BothViews(nn.Sequential):
 
 
 class Unit(nn.Module):
-    """`normalise` as a layer."""
+    """`unit_vectors` as a layer."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        return normalise(vectors)
+        return unit_vectors(vectors)

@@ -1,6 +1,6 @@
-"""One step of a method in its second task, on a tiny model: what its terms read, and where gradients go.
+"""Trace one step of a method in its second task, on a tiny model: what its terms read, and where gradients go.
 
-Nothing here knows a method by name, so tables and pictures include new terms without changes.
+Nothing here depends on the name of a method, so tables and pictures include new terms without changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a term was observed to do."""
+    """What a term does, as measured."""
 
     name: str
     """The logged name: current, cross, past, past.distil."""
@@ -49,7 +49,7 @@ class Traced:
     weight: float
     paths: tuple[Path, ...]
     stored: tuple[str, ...]
-    """What it reads besides networks: stored embeddings, its own buffers."""
+    """What it reads besides the outputs of networks: stored embeddings, its own buffers."""
     reaches: tuple[str, ...]
     """Networks that receive a gradient from it."""
     learns_from: tuple[str, ...]
@@ -62,7 +62,7 @@ class Traced:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For small measurements: threads that wait for each other on a busy machine would take minutes."""
+    """Use one thread for small measurements: several threads on a busy machine can take minutes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -120,7 +120,7 @@ class Scene:
 def symbol_of(module: nn.Module, networks: Networks, term: Term) -> str:
     """f, f*, g, h, g*, or the symbol of a module of the term."""
     named = {networks.encoder: "f", **{head: name for name, head in networks.heads.items()}}
-    named |= {frozen: "f*" if name == "encoder" else f"{name}*" for name, frozen in networks.past.items()}
+    named |= {frozen: symbol for symbol, frozen in networks.frozen.items()}
     named |= {part: name for name, part in term.named_modules() if name}
     for part in (networks.objective, term):
         named |= {child: _symbol(part, name) for name, child in part.named_children()}
@@ -152,7 +152,7 @@ def _trace(scene: Scene, name: str, term: Term, weight: float) -> Traced:
         formula=formula.replace("NTX_g", f"{symbol}_g").replace("NTX(", f"{symbol}("),
         weight=weight,
         paths=tuple(paths),
-        stored=(*(f"stored {field}" for field in term.memory_fields), *buffers),
+        stored=(*(f"stored {field}" for field in getattr(term, "memory_fields", ())), *buffers),
         reaches=tuple(symbol for symbol, parameters in scene.trained().items() if _moves(value, parameters)),
         learns_from=tuple(key for key, views in leaves.items() if _moves(value, [views])),
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
-from osiris.framework.terms import Contrast, StepContext, TaskContext, Term, X, Y
+from osiris.framework.terms import Contrast, StepContext, StoringTerm, TaskContext, Term, X, Y
 from osiris.memory import POLICIES
 from osiris.models.config import ProjectorConfig
 
@@ -43,7 +43,9 @@ class TrainableMethod(nn.Module):
         for term in terms:
             term.attach(self.networks, seed)
         self.terms = nn.ModuleDict({name.replace(".", "_"): term for name, term, _ in self.later})
-        widths = {name: self.networks.width(head) for term in terms for name, head in term.memory_fields.items()}
+        self.storing = [term for term in terms if isinstance(term, StoringTerm)]
+        fields = [field for term in self.storing for field in term.memory_fields.items()]
+        widths = {name: self.networks.width(head) for name, head in fields}
         self.memory = POLICIES[method.memory](memory_size, image_shape, widths, task_count)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
@@ -51,7 +53,7 @@ class TrainableMethod(nn.Module):
         return self.first if task == 0 else self.later
 
     def inputs(self, task: int) -> tuple[str, ...]:
-        """The inputs that the live encoder must see: X, then Y, then those that terms make."""
+        """The inputs that go through f: X, then Y, then those that terms make."""
         names = dict.fromkeys(name for _, term, _ in self.active(task) for name in term.inputs)
         return tuple(sorted(names, key=lambda name: (name != X, name != Y, name)))
 
@@ -62,19 +64,18 @@ class TrainableMethod(nn.Module):
 
     def counts(self, task: int, images: int, replayed: int) -> dict[str, int]:
         """The number of images of each input, over all processes."""
-        counts = {X: images, Y: replayed}
-        made = {name: counts[term.made_like] for _, term, _ in self.active(task) for name in term.inputs}
-        return made | counts
+        made = {name: replayed for name in self.inputs(task)}  # inputs that terms make have as many as Y
+        return made | {X: images, Y: replayed}
 
     def fields(self, rep: Representations, task: int) -> dict[str, Tensor]:
-        """The values that the memory stores with the images of X. Because h starts task 2 as a copy of g, its
-        embeddings in the first task are those of g."""
-        fields = [(term, *field) for _, term, _ in self.later for field in term.memory_fields.items()]
+        """The values that the memory stores with the images of X. In the first task, embeddings of g take the place of
+        those of h, which becomes a copy of g after it."""
+        fields = [(term, *field) for term in self.storing for field in term.memory_fields.items()]
         return {name: term.entry(rep, head if task else "g").detach() for term, name, head in fields}
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
-        """Other values of fields of Y."""
-        parts = [term.rewritten(rep, context) for _, term, _ in self.active(context.task)]
+        """New values of the fields that the memory stores, for the images of Y."""
+        parts = [term.rewritten(rep, context) for term in self.storing] if context.task else []
         return {name: value.detach() for part in parts for name, value in part.items()}
 
     def make(self, views: dict[str, Tensor], context: StepContext) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from osiris.devices import open_device
 from osiris.evaluation.fingerprint import digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.framework.composition import resolve
-from osiris.framework.cost import FT, later_cost
+from osiris.framework.cost import TWO_VIEWS, later_cost
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.models.encoder import build_encoder
 from osiris.training.estimate import encoder_flops
@@ -100,7 +100,7 @@ def measure(what: str, config: Config, side: int) -> float:
     method = resolve(config.method)
     if what == "continual":
         return method.stream == "continual"
-    return FT.work if what == "first" else later_cost(method).work
+    return TWO_VIEWS.work if what == "first" else later_cost(method).work
 
 
 def sizes_of(config: Config) -> Sizes | None:

@@ -59,7 +59,7 @@ class _Mish(torch.autograd.Function):
 
 
 class Mish(nn.Module):
-    """As `nn.Mish`, several times faster on a CPU. Other devices and compiled code use torch's kernel; so does half
+    """`nn.Mish`, several times faster on a CPU. Other devices and compiled code use torch's kernel; so does half
     precision, in which the chunks would be rounded after each operation."""
 
     def forward(self, x: Tensor) -> Tensor:

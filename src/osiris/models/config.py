@@ -37,11 +37,12 @@ class EncoderConfig:
     blocks: tuple[int, ...] = (2, 2, 2, 2)
     """Residual blocks per stage (2 2 2 2: ResNet-18)."""
     norm: Norm = "gn"
-    """Of `resnet`. `gn`: GroupNorm with Mish, the paper's choice for continual learning; `bn`: BatchNorm with ReLU."""
+    """Normalisation of `resnet`. `gn`: GroupNorm with Mish, as in the paper; `bn`: BatchNorm with ReLU."""
     stem: Stem = "small"
-    """Of `resnet`. `small`: 3x3, no pooling, for 32 to 64 pixels; `large`: 7x7 stride 2 and max-pool, for photos."""
+    """First layers of `resnet`. `small`: 3x3 without pooling, for 32 to 64 pixels; `large`: 7x7 with stride 2 and
+    max-pooling, for photos."""
     stem_stride: int = 1
-    """Of `resnet`: stride of the small stem; 2 makes everything four times cheaper."""
+    """Stride of the small stem of `resnet`; 2 makes everything four times cheaper."""
 
     @property
     def batch_norm(self) -> bool:
@@ -57,7 +58,7 @@ class EncoderConfig:
 
     @property
     def features(self) -> int:
-        """Of the encoders that osiris builds itself."""
+        """Number of features, for encoders that osiris builds itself."""
         assert self.encoder is None
         channels = self.width * 2 ** (len(self.blocks) - 1)
         return 4 * channels if self.family == "fast" else channels

@@ -25,11 +25,11 @@ from osiris.models.standalone import Block, ResNet
 from osiris.randomness import scoped
 
 MOST_BLOCKS = 1000
-"""Per stage."""
+"""Largest number of blocks in a stage."""
 CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 """oneDNN handles channels in blocks of this size. With fewer input channels, its weight gradient of a strided 1x1
 convolution in channels_last is wrong or corrupts memory (oneDNN issue 6035); narrower encoders use the contiguous
-format. The three channels of the stem take another path, which is correct: see tests/models/test_convolutions.py."""
+format. The three channels of the stem take another path, which is correct: see tests/models/test_encoder.py."""
 
 
 class Encoder(ResNet):
@@ -122,7 +122,7 @@ def is_external(encoder: nn.Module) -> bool:
 
 
 def feature_count(encoder: nn.Module, image_shape: tuple[int, int, int]) -> int:
-    """D, for images [B, 3, H, W] to features [B, D]. Other encoders than our own are tried on two black images."""
+    """D of an encoder from images [B, 3, H, W] to features [B, D]. External encoders are tried on two black images."""
     if isinstance(encoder, Encoder | FastEncoder):
         return encoder.features
     parameter = next(encoder.parameters(), None)

@@ -36,7 +36,7 @@ class Registered:
     build: Callable[[], nn.Module]
     constructor: str
     pretrained: bool
-    """It was given as a module, with its weights."""
+    """Whether it was registered as a module, with its weights."""
 
 
 _registered: dict[str, Registered] = {}
@@ -132,7 +132,7 @@ def normalisation(name: str) -> tuple[Channels, Channels] | None:
     """(mean, std) of the images that an encoder expects: from the files of a public model, or from the attributes
     `mean` and `std` of an encoder of the user's own; None if it does not say."""
     if is_public(name):
-        from osiris.models.pretrained import preprocessing  # which imports this module
+        from osiris.models.pretrained import preprocessing  # imports this module
 
         expected = preprocessing(name)
         return expected.mean, expected.std
@@ -144,7 +144,7 @@ def normalisation(name: str) -> tuple[Channels, Channels] | None:
 def build_external(name: str, architecture: Architecture | None = None) -> nn.Module:
     """The encoder of this name; `architecture`: what a checkpoint records, to build it without its weights."""
     if is_public(name):
-        from osiris.models.pretrained import load_pretrained, rebuild  # which imports this module
+        from osiris.models.pretrained import load_pretrained, rebuild  # imports this module
 
         module = load_pretrained(name) if architecture is None else rebuild(name, architecture)
     elif name in _registered:
@@ -182,7 +182,7 @@ def architecture_of(name: str | None, encoder: nn.Module) -> Architecture:
 
 
 def with_global_batch_norm(module: nn.Module) -> nn.Module:
-    """Torch's BatchNorm layers become ours, which use the batch of all processes; same parameters, same outputs."""
+    """Replace torch's BatchNorm layers by ours, which use the batch of all processes; parameters stay the same."""
     for layer in module.modules():
         if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d):
             layer.__class__ = BatchNorm

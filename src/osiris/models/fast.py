@@ -4,8 +4,9 @@
   pixels to 8x8 places, so that all later convolutions are cheap.
 - There are no normalisation layers. Filters are standardised (zero mean, unit norm), and each output channel has a
   gain and a bias that are fitted to the first task's images, so that it starts with zero mean and unit variance.
-  Without batch statistics, processes and micro-batches change nothing. GroupNorm removes the contrast between images.
-- Features are averaged over 2x2 quarters of the image instead of the whole: coarse places survive.
+  Results do not depend on the number of processes or on micro-batches, as they would with BatchNorm, and the contrast
+  between images is kept, which GroupNorm removes.
+- Features are averaged over each quarter of the image instead of the whole image, so they keep coarse positions.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def patches(images: Tensor, size: int) -> Tensor:
     return grid.permute(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * size * size)
 
 
-def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
+def principal_components(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """(variances [d], directions [d, d] in rows) of [N, d], largest variance first, the largest entry positive."""
-    centred = rows.double() - rows.double().mean(0)
-    variances, directions = torch.linalg.eigh(centred.T @ centred / len(rows))
+    centred = vectors.double() - vectors.double().mean(0)
+    variances, directions = torch.linalg.eigh(centred.T @ centred / len(vectors))
     variances, directions = variances.flip(0).clamp(min=0), directions.T.flip(0)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     return variances.float(), (directions * largest.sign()).float()

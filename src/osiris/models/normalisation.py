@@ -1,4 +1,4 @@
-"""GroupNorm as the paper sets it, and a BatchNorm whose batch is the global one, on any device."""
+"""GroupNorm with the groups of the paper, BatchNorm over the batch of all processes, and the modes of an encoder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
-    """The mode in which an encoder is trained, whatever flags it came with.
+    """Set the mode in which an encoder is trained, whatever flags it came with.
 
     `batch_statistics`: BatchNorm layers that are trained normalise by their batch; otherwise all of them use their
     running statistics, which then stay as they are. A layer without running statistics always normalises by its batch.
@@ -87,7 +87,7 @@ def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Batch statistics are used but the running ones are left alone (the Fisher pass of ewc, tracking)."""
+    """A context in which BatchNorm uses batch statistics and does not update the running ones (ewc, tracking)."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
     before = [layer.track_running_stats for layer in layers]
     for layer in layers:
@@ -101,7 +101,7 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients; afterwards every submodule is back in its former mode."""
+    """A context with evaluation mode and without gradients. Every submodule returns to its former mode afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

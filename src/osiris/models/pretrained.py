@@ -33,7 +33,7 @@ POOLED = (
     *("dinov2", "dinov2_with_registers", "dinov3_vit", "dinov3_convnext", "beit", "clip_vision_model"),
     *("siglip_vision_model", "swin", "swinv2", "convnext", "convnextv2", "resnet", "regnet"),
 )
-"""Those whose features are `pooler_output`."""
+"""Model types of transformers whose features are `pooler_output`."""
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEFAULT_SIZE = 224
 
@@ -48,7 +48,7 @@ class Preprocessing:
 
 
 def preprocessing(name: str) -> Preprocessing:
-    """From the model's own files; without a file that says so, 224 pixels and the statistics of ImageNet."""
+    """The preprocessing that the files of a model describe; by default 224 pixels and the statistics of ImageNet."""
     library, _, model = name.partition(":")
     if library == "timm":
         config = _timm_model(model).config
@@ -175,7 +175,7 @@ class _TimmModel:
     config: dict[str, Any]
     """mean, std, input_size, classifier, as timm calls them."""
     repository: str
-    """Of the hub, or a directory."""
+    """A repository of the hub, or a directory."""
 
 
 def _timm() -> Any:
@@ -213,11 +213,10 @@ def _load_timm(model: str) -> nn.Module:
     if weights is None:
         raise UserError(f"timm:{model}: {found.repository} has no model.safetensors; other formats are not read.")
     network = _create_timm(found.architecture)
-    heads = found.config.get("classifier") or ()
-    heads = (heads,) if isinstance(heads, str) else tuple(heads)
-    state = {
-        key: value for key, value in load_file(weights).items() if not key.startswith(tuple(f"{h}." for h in heads))
-    }
+    classifiers = found.config.get("classifier") or ()
+    classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    unused = tuple(f"{name}." for name in classifiers)
+    state = {key: value for key, value in load_file(weights).items() if not key.startswith(unused)}
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

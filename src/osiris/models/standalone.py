@@ -142,7 +142,7 @@ class ScaledConv(nn.Conv2d):
         nn.init.zeros_(self.bias)
 
     def filters(self) -> Tensor:
-        """Each with zero mean and unit norm."""
+        """The standardised filters: each has zero mean and unit norm."""
         centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-4)
 
@@ -169,7 +169,7 @@ def quarters(images: Tensor) -> Tensor:
     """[B, 4 C]: means over the quarters of [B, C, H, W]; where a side is odd, they share its middle."""
     if images.device.type != "cuda":
         return F.adaptive_avg_pool2d(images, 2).flatten(1)
-    # There, the backward pass of adaptive pooling is not deterministic.
+    # On CUDA, the backward pass of adaptive pooling is not deterministic.
     rows, columns = ((slice((side + 1) // 2), slice(side // 2, None)) for side in images.shape[2:])
     return torch.stack([images[:, :, i, j].mean((2, 3)) for i in rows for j in columns], 2).flatten(1)
 

@@ -113,7 +113,7 @@ def stores(method: Method) -> str:
     """In words: `memory, f*`."""
     words = ["memory"] if method.reads_memory else []
     for _, term, _ in method.weighted(20):
-        words += ["f*"] * ("past.encoder" in term.needs) + ["g*"] * ("past.g" in term.needs)
+        words += sorted(term.needs)
         words += [term.stores] if term.stores else []
     return ", ".join(dict.fromkeys(words)) or "-"
 

@@ -65,7 +65,7 @@ def cost_table(study: Study, protocol: str) -> Table | None:
                 _number(speed, 0),
                 Number(later and later.backward, decimals=1),
                 Number(later and later.frozen, decimals=1),
-                Number(later and later.work / cost.FT.work, decimals=2),
+                Number(later and later.work / cost.TWO_VIEWS.work, decimals=2),
                 _number(minutes, 1),
                 _number(peaks, 0) if all(peaks) else Number(None),
                 _number(accuracy, 1),

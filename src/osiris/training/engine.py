@@ -118,8 +118,8 @@ class Engine:
         if config.engine.compile:
             # Dynamic from the start: one kernel for all batch sizes, whichever a resumed run sees first.
             self.networks.encoder.compile(dynamic=True)
-            if "encoder" in self.networks.past:
-                self.networks.past["encoder"].compile(dynamic=True)
+            if "f*" in self.networks.frozen:
+                self.networks.frozen["f*"].compile(dynamic=True)
 
     def begin(self, episode: Episode) -> None:
         if self._merges(episode) or self.guarded:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from osiris.framework import losses
-from osiris.framework.objectives.base import Batch, Objective, WithAverage, enqueue
-from osiris.framework.objectives.positive import Predictive
+from osiris.framework.objectives.base import Batch, Objective, WithAverage, WithQueue
 from osiris.framework.options import Count, Tau
-from osiris.framework.representations import Networks, normalise
+from osiris.framework.representations import Networks, unit_vectors
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
-
-if TYPE_CHECKING:
-    from osiris.framework.terms import TaskContext
 
 
 class Ntxent(Objective):
@@ -24,15 +20,9 @@ class Ntxent(Objective):
 
     kind: ClassVar[str] = "ntxent"
     symbol: ClassVar[str] = "NTX"
-    contrastive: ClassVar[bool] = True
-    has_negatives: ClassVar[bool] = True
-    mixes: ClassVar[bool] = True
 
     def loss(self, batch: Batch, tau: float) -> Tensor:
-        return losses.contrast_with_negatives(batch.normalised(), None, tau, self.decoupled)
-
-    def pair(self, a: Tensor, b: Tensor, tau: float) -> Tensor:
-        return losses.contrast_with_negatives(normalise(torch.stack([a, b])), None, tau, self.decoupled)
+        return losses.contrast(batch.normalised(), tau)
 
 
 class Dcl(Ntxent):
@@ -40,15 +30,15 @@ class Dcl(Ntxent):
 
     kind: ClassVar[str] = "dcl"
     symbol: ClassVar[str] = "DCL"
-    decoupled: ClassVar[bool] = True
     weighted: bool = False
     """DCLW: positives of dissimilar views weigh more."""
 
     def loss(self, batch: Batch, tau: float) -> Tensor:
-        return losses.weighted_decoupled(batch.normalised(), tau) if self.weighted else super().loss(batch, tau)
+        z = batch.normalised()
+        return losses.weighted_decoupled(z, tau) if self.weighted else losses.contrast(z, tau, decoupled=True)
 
 
-class Mocov2(WithAverage):
+class Mocov2(WithAverage, WithQueue):
     """MoCo v2+: each view finds the moving average's embedding of the other view among a queue of past ones.
 
     One queue for each view. They start as random unit vectors, are written after each step and carry over to the next
@@ -57,8 +47,6 @@ class Mocov2(WithAverage):
 
     kind: ClassVar[str] = "mocov2+"
     symbol: ClassVar[str] = "MOCO2"
-    contrastive: ClassVar[bool] = True
-    unit_predictions: ClassVar[bool] = True
     final_rate: ClassVar[float] = 0.999
     queue_size: Count = 32768
     tau: Tau = 0.2
@@ -66,7 +54,7 @@ class Mocov2(WithAverage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.more_negatives: Tensor | None = None
-        """Further rows beside the queues in this step, [2, K, d] (pnr)."""
+        """Embeddings that a term adds to the queues in this step, [2, K, d]."""
 
     def projector(self, inputs: int, hidden: int, outputs: int) -> nn.Module:
         return mlp(inputs, hidden, outputs, norm=False)
@@ -74,8 +62,7 @@ class Mocov2(WithAverage):
     def attach(self, networks: Networks, seed: int) -> None:
         super().attach(networks, seed)
         with scoped(seed, "init.queue"):
-            self.register_buffer("queue", normalise(torch.randn(2, self.queue_size, networks.width("g"))))
-        self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
+            self.attach_queue(unit_vectors(torch.randn(2, self.queue_size, networks.width("g"))))
 
     def start(self) -> None:
         super().start()
@@ -90,14 +77,8 @@ class Mocov2(WithAverage):
         self.waiting.append(keys)
         return losses.queued(batch.normalised(), keys.flip(0), self.negatives().flip(0), self.tau)
 
-    def after_step(self, context: TaskContext) -> None:
-        super().after_step(context)
-        for keys in self.waiting:
-            enqueue(self.get_buffer("queue"), self.get_buffer("queue_position"), keys)
-        self.waiting = []
 
-
-class Mocov3(WithAverage, Predictive):
+class Mocov3(WithAverage):
     """MoCo v3: the prediction from one view finds the moving average's embedding of the other view in the batch."""
 
     kind: ClassVar[str] = "mocov3"

@@ -1,9 +1,13 @@
-"""The terms that methods are made of (Sec. 3.2 and 3.3)."""
+"""The terms that methods are made of (Sec. 3.2 and 3.3). The docstring of a term has its equation."""
 
 # ruff: noqa: F401
-from osiris.framework.terms.base import Space, StepContext, TaskContext, Term, X, Y
-from osiris.framework.terms.contrast import Contrast, Cross, CrossMix, Mixed, Negatives
-from osiris.framework.terms.distil import Distil, Match, Predict, Project, PseudoContrast, PseudoDistil
-from osiris.framework.terms.elastic import Elastic
-from osiris.framework.terms.expert import Expert, Snapshot
-from osiris.framework.terms.online import AlignAverage, AlignStored, Revisit
+from osiris.framework.terms.base import Space, StepContext, StoringTerm, TaskContext, Term, X, Y
+from osiris.framework.terms.cassle import Predict  # cassle; L_past of cromo
+from osiris.framework.terms.cla import AlignAverage, AlignStored  # cla-e and cla-b; cla-r
+from osiris.framework.terms.contrast import Contrast, Cross, Mixed, Negatives  # ft, er, er++; osiris; lump; er+
+from osiris.framework.terms.cromo import CrossMix  # L_cross of cromo
+from osiris.framework.terms.distil import Distil, Match, Project  # osiris-d; der; pfr
+from osiris.framework.terms.ewc import Elastic  # ewc
+from osiris.framework.terms.minred import Revisit  # minred
+from osiris.framework.terms.pnr import PseudoContrast, PseudoDistil  # L_current and L_past of pnr
+from osiris.framework.terms.pocon import Expert, Snapshot  # L_current and L_past of pocon

@@ -1,6 +1,6 @@
 """What every term has in common, and what it is told about a task and about a step.
 
-A term declares the inputs that the live encoder must see (`inputs`), may make an input of its own (`make`), and turns
+A term declares the inputs that must go through f (`inputs`), may make an input of its own (`make`), and turns
 shared embeddings into a scalar (`loss`). Its options are dataclass fields, so a term is written in the zoo, on the
 command line and in `config.json` in the same way. Its state consists of buffers and submodules that `attach` creates
 before training starts, so checkpoints contain it. The training loop calls `begin_task`, `after_step` and `end_task`.
@@ -54,7 +54,7 @@ class TaskContext:
 
 @dataclass
 class StepContext:
-    """What a term may know of one step besides the embeddings."""
+    """What a term may know about one step besides the embeddings."""
 
     memory: Memory | None
     slots: Tensor | None
@@ -67,7 +67,7 @@ class StepContext:
     """|X|, over all processes."""
 
     def stored(self, field: str, like: Tensor) -> Tensor:
-        """The values of a field of the memory for the images of Y."""
+        """The values of a field of the memory for the images of Y, in the dtype of `like`."""
         assert self.memory is not None and self.slots is not None
         return self.memory.field(field, self.slots).to(like.dtype)
 
@@ -76,59 +76,61 @@ class Term(Configurable):
     """One summand of L_current, L_cross or L_past."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """The frozen networks it uses: past.encoder, past.g."""
+    """The frozen networks of the previous task that it uses: f*, g*."""
     stores: ClassVar[str] = ""
-    """What else it stores besides f and g, in words."""
+    """What it stores besides networks, in words for tables."""
     formula: ClassVar[str] = ""
-    """For tables and pictures (notation: docs/methods/README.md); `{space}` is the value of that option."""
+    """Its formula in tables and pictures (notation: docs/methods/README.md); `{space}` is the value of that option."""
     inputs: ClassVar[tuple[str, ...]] = (X,)
-    """The inputs that the live encoder must see."""
-    memory_fields: ClassVar[Mapping[str, str]] = {}
-    """What it stores with each memory image: field -> head of the embedding."""
+    """The inputs that go through f."""
     symbols: ClassVar[Mapping[str, str]] = {}
-    """The symbols of its modules in tables and pictures, by attribute (default: the name of the attribute)."""
-    replaces_loss: ClassVar[bool] = False
-    """Whether it computes a contrastive loss in place of that of the objective."""
-    made_like: ClassVar[str] = X
-    """The batch whose number of images its own inputs have."""
+    """Symbols of its modules in tables and pictures, by attribute; without one, the name of the attribute is shown."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The batches that must be drawn for it (X, Y)."""
-        return self.inputs
+        """The batches that must be drawn for it: its inputs, or X and Y if it makes an input of them."""
+        return self.inputs if set(self.inputs) <= {X, Y} else (X, Y)
 
     @property
     def spaces(self) -> frozenset[str]:
         """The heads it uses."""
         return frozenset({getattr(self, "space", "g")})
 
-    def entry(self, rep: Representations, head: str) -> Tensor:
-        """The values of a field for the images of X, [N, d] (default: the normalised embeddings of view 1)."""
-        return rep(X, head=head)[0]
-
-    def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
-        """Other values of its fields for the images of Y, after the loss of a step."""
-        return {}
-
     def default_weight(self, task_count: int) -> float:
-        """Its weight where a method does not set one."""
+        """The weight of the term in a method that does not set one."""
         return 1.0
 
     def check(self, method: Method) -> None:
         """Raise a UserError if it cannot work in this method."""
 
     def attach(self, networks: Networks, seed: int) -> None:
-        """Create its state."""
+        """Create its modules and buffers."""
 
     def make(self, views: Mapping[str, Tensor], context: StepContext) -> dict[str, Tensor]:
-        """Inputs of its own, made of X and Y, with as many rows as `made_like`."""
+        """Inputs of its own, made of X and Y, with as many images as Y."""
         return {}
 
     @abstractmethod
-    def loss(self, rep: Representations, context: StepContext) -> Tensor: ...
+    def loss(self, rep: Representations, context: StepContext) -> Tensor:
+        """The value of the term: its equation."""
 
     def begin_task(self, context: TaskContext) -> None: ...
 
     def after_step(self, context: TaskContext) -> None: ...
 
     def end_task(self, context: TaskContext) -> None: ...
+
+
+class StoringTerm(Term):
+    """A term that stores values with each image of the memory (der, minred, cla-r)."""
+
+    memory_fields: ClassVar[Mapping[str, str]] = {}
+    """The fields that it stores, and the head whose embeddings they are."""
+
+    def entry(self, rep: Representations, head: str) -> Tensor:
+        """The values of a field for the images of X, [N, d] (default: the normalised embeddings of view 1)."""
+        return rep(X, head=head)[0]
+
+    def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
+        """New values of its fields for the images of Y, after the loss of a step (default: they never change)."""
+        return {}

@@ -1,6 +1,8 @@
-"""Proposition 1 (Appendix A): what LUMP's loss does to the representations of x and y.
+"""LUMP (`Mixed`): its draws of nu, and Proposition 1 (Appendix A), what its loss does to representations of x and y.
 
-For one anchor and unnormalised mixtures z~ = nu z + (1 - nu) u, the gradient of the loss by z_i at one nu is
+The mixtures are those of `Mixed.make`, for an encoder that is linear: it maps mixtures of images to mixtures of
+representations. For one anchor and unnormalised mixtures z~ = nu z + (1 - nu) u, the gradient of the loss by z_i at
+one nu is
 
     (p_i - 1) nu^2 z_i' + (p_i - 1) nu (1 - nu) u_i' + sum_j p_j nu^2 z_j + sum_j p_j nu (1 - nu) u_j
 
@@ -9,6 +11,8 @@ expectation of a product is not the product of expectations. The paper's proof t
 *signs* hold without that step, the factorised coefficients are an approximation whose error is measured below.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,13 +20,20 @@ from scipy import special
 from torch import Tensor
 from torch.nn.functional import normalize
 
-ALPHA = 0.4
+from osiris.framework.methods import ZOO
+from osiris.framework.terms import Mixed, StepContext, X, Y
+from tiny import situation
+
+(LUMP,) = ZOO["lump"].current
+assert isinstance(LUMP, Mixed)
+ALPHA = LUMP.alpha
 IMAGES, DIMENSION = 6, 8
 SQUARE = (ALPHA + 1) / (2 * (2 * ALPHA + 1))
 """E[nu^2] over Beta(alpha, alpha); E[nu] = 1/2."""
 NODES, WEIGHTS = special.roots_jacobi(40, ALPHA - 1, ALPHA - 1)
 NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / WEIGHTS.sum()
 """E over Beta(alpha, alpha): Gauss-Jacobi, exact for polynomials of degree 79."""
+CONTEXT = StepContext(memory=None, slots=None, seed=0, task=1, step=0)
 Representations = tuple[Tensor, Tensor, Tensor, Tensor]
 """z, u: the anchors and, for j != i, the comparands; z', u': the other view of the anchor's images."""
 
@@ -37,11 +48,29 @@ def representations(seed: int, tau: float = 1.0) -> Representations:
     return draw(IMAGES), draw(IMAGES), draw(1)[0], draw(1)[0]
 
 
+class MixedWith(Mixed):
+    """The term of LUMP with a given nu."""
+
+    kind = ""
+
+    def __init__(self, nu: float) -> None:
+        super().__init__(ALPHA)
+        self.given = nu
+
+    def nu(self, context: StepContext) -> float:
+        return self.given
+
+
+def mixture(z: Tensor, u: Tensor, nu: float) -> Tensor:
+    (mixed,) = MixedWith(nu).make({X: z, Y: u}, CONTEXT).values()
+    return mixed
+
+
 def logits(anchor_z: Tensor, anchor_u: Tensor, r: Representations, nu: float) -> Tensor:
     """Of the anchor i = 0 against its positive, which comes first, and the negatives; tau = 1 as in the proof."""
     z, u, other_z, other_u = r
-    compared = torch.cat([(nu * other_z + (1 - nu) * other_u)[None], nu * z[1:] + (1 - nu) * u[1:]])
-    return compared @ (nu * anchor_z + (1 - nu) * anchor_u)
+    compared = mixture(torch.cat([other_z[None], z[1:]]), torch.cat([other_u[None], u[1:]]), nu)
+    return compared @ mixture(anchor_z, anchor_u, nu)
 
 
 def weights(r: Representations, nu: float) -> Tensor:
@@ -104,3 +133,17 @@ def test_the_factorised_form_is_an_approximation(tau: float, low: float, high: f
         errors.append(float((exact - approximate).norm() / exact.norm()))
     assert min(errors) > 1e-3, "an equality would be within rounding"
     assert low < float(np.mean(errors)) < high, float(np.mean(errors))
+
+
+def test_nu_is_drawn_from_beta_one_for_each_step() -> None:
+    """Beta(0.4, 0.4): mean 1/2, variance 1 / (4 (2 * 0.4 + 1)); keyed by the step, the same for both views."""
+    case = situation("lump")
+    (mixed,) = [term for _, term, _ in case.model.later]
+    assert isinstance(mixed, Mixed)
+    draws = torch.tensor([mixed.nu(replace(case.context, step=step)) for step in range(4000)])
+    assert draws.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert draws.var().item() == pytest.approx(1 / (4 * 1.8), rel=0.05)
+    assert mixed.nu(case.context) == mixed.nu(case.context) != mixed.nu(replace(case.context, task=2))
+    nu = mixed.nu(case.context)
+    made = mixed.make(case.views, case.context)["mix(0.4)"]
+    torch.testing.assert_close(made, nu * case.views["X"] + (1 - nu) * case.views["Y"])

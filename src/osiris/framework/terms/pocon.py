@@ -28,7 +28,7 @@ class _Snapshots(Term):
     def snapshot(self, context: TaskContext) -> None: ...
 
     def due(self, context: TaskContext) -> bool:
-        """Quarters are rounded, so that the last one ends with the task."""
+        """Whether a snapshot follows this step. The last quarter of a task ends with its last step."""
         if context.task == 0:
             return False
         if self.interval is not None:
@@ -40,7 +40,7 @@ class _Snapshots(Term):
             self.snapshot(context)
 
     def end_task(self, context: TaskContext) -> None:
-        """The snapshot of the last step is taken here, once: a second one would replace the expert's by f itself."""
+        """Take the snapshot of the last step. `after_step` does not: a second one would make the expert's equal f."""
         self.snapshot(context)
 
 
@@ -60,7 +60,6 @@ class Expert(_Snapshots):
         self.expert = copy.deepcopy(networks.encoder)
         self.projector = copy.deepcopy(networks.heads["g"])
         self.expert_past = Frozen(networks.encoder)
-        networks.expert = (self.expert, self.projector)
         with scoped(seed, "init.adapter.expert"):
             self.adapter = adapter(networks.features)
 

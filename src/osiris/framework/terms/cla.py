@@ -1,4 +1,4 @@
-"""Terms of methods for streams: MinRed learns from its memory alone, CLA aligns the memory with an earlier model."""
+"""CLA: embeddings are aligned with those of an earlier model, a moving average or stored with the memory."""
 
 from __future__ import annotations
 
@@ -11,44 +11,13 @@ from torch import Tensor
 from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.options import Count, Share
-from osiris.framework.representations import Average, BothViews, Networks, Representations, normalise
-from osiris.framework.terms.base import StepContext, TaskContext, Term, X, Y
+from osiris.framework.representations import Average, BothViews, Networks, Representations, unit_vectors
+from osiris.framework.terms.base import StepContext, StoringTerm, TaskContext, Term, X, Y
 from osiris.models.heads import mlp
 from osiris.randomness import scoped
 
 if TYPE_CHECKING:
     from osiris.framework.methods import Method
-
-
-class Revisit(Term):
-    r"""MinRed: L^SSL(Y; f, g). X only feeds the memory, and each visit of an image renews its feature c.
-
-    c <- hat(c + hat(z_1 + z_2)), from zero at the first visit. The memory `minred` compares these features.
-    """
-
-    kind: ClassVar[str] = "revisit"
-    formula: ClassVar[str] = "NTX_g(Y)"
-    inputs: ClassVar[tuple[str, ...]] = (Y,)
-    memory_fields: ClassVar[Mapping[str, str]] = {"feature": "g"}
-    stores: ClassVar[str] = "features"
-
-    def check(self, method: Method) -> None:
-        if method.memory != "minred":
-            raise UserError(
-                "the term revisit belongs to the memory minred; use --method minred or --memory-policy minred."
-            )
-
-    def entry(self, rep: Representations, head: str) -> Tensor:
-        return rep.views[X].new_zeros(rep.counts[X], rep.networks.width(head))
-
-    def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
-        z = normalise(rep.raw(Y).sum(0))
-        return {"feature": normalise(context.stored("feature", like=z) + z)}
-
-    def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        value = rep.networks.objective(rep, (Y,), context.tau)
-        rep.networks.objective.watch(rep(Y))
-        return value
 
 
 class _Align(Term):
@@ -72,7 +41,7 @@ class _Align(Term):
         """Unit vectors, [2, N, d]."""
 
     def loss(self, rep: Representations, context: StepContext) -> Tensor:
-        return losses.match(rep(self.batch, ("g", self.aligner)), self.target(rep, context)) / 2 - 1
+        return losses.negative_cosine(rep(self.batch, ("g", self.aligner)), self.target(rep, context))
 
 
 class AlignAverage(_Align):
@@ -98,7 +67,7 @@ class AlignAverage(_Align):
         self.average_head.follow(context.networks.heads["g"], self.rate)
 
 
-class AlignStored(_Align):
+class AlignStored(_Align, StoringTerm):
     r"""CLA-R: the target c is stored with an image, as the mean of its raw embeddings over the views, and renewed.
 
     c <- alpha c + (1 - alpha) mean_v z_v at each visit.
@@ -120,7 +89,7 @@ class AlignStored(_Align):
         return rep.raw(X, head).mean(0)
 
     def target(self, rep: Representations, context: StepContext) -> Tensor:
-        return normalise(context.stored("target", like=rep.raw(Y)))
+        return unit_vectors(context.stored("target", like=rep.raw(Y)))
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
         z = rep.raw(Y).mean(0)

@@ -1,4 +1,4 @@
-"""The mode in which an encoder is trained is ours to set, whatever flags it came with, and the same after a resume."""
+"""GroupNorm, BatchNorm, and the mode in which an encoder is trained, whatever flags it came with."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,33 @@ from osiris.config import Config, with_options
 from osiris.errors import UserError
 from osiris.framework.representations import Average
 from osiris.models.external import encoder_name
-from osiris.models.normalisation import BatchNorm, set_mode
+from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm, set_mode
 from osiris.presets import configure
 from osiris.training.engine import Engine
 from osiris.training.schedule import plan_episodes
 from tiny import composed, tiny_benchmark, train
 from tiny_encoders import Normed, seeded
 from tiny_runs import asked_to_stop, benchmark, last_state
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(4, 1), (8, 2), (16, 4), (64, 16), (128, 32), (256, 32), (512, 32)])
+def test_group_norm_has_a_quarter_as_many_groups_as_channels_at_most_32(channels: int, groups: int) -> None:
+    assert group_norm(channels).num_groups == groups
+
+
+def test_batch_norm_is_torchs_and_its_statistics_can_be_frozen() -> None:
+    ours, torchs = BatchNorm(4), nn.BatchNorm2d(4)
+    images = torch.randn(3, 4, 5, 5)
+    torch.testing.assert_close(ours(images), torchs(images))
+    assert ours.running_mean is not None and torchs.running_mean is not None
+    torch.testing.assert_close(ours.running_mean, torchs.running_mean)
+    before = {name: value.clone() for name, value in ours.state_dict().items()}
+    with frozen_statistics(ours):
+        torch.testing.assert_close(ours(images * 3 + 1), torchs(images * 3 + 1))
+    assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
+    ours(images * 3 + 1)
+    assert not torch.equal(ours.running_mean, before["running_mean"])
+
 
 OPTIONS = {
     **{"preset": "smoke", "projector_hidden": 16, "projector_output": 8, "epochs": 1, "memory_size": 12},
