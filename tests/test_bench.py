@@ -5,7 +5,6 @@ import torch
 
 from osiris import bench
 from osiris.augment.views import TwoViews
-from osiris.bench import gpu
 from osiris.cli import main
 from osiris.presets import smoke
 from osiris.randomness import generator
@@ -27,8 +26,8 @@ def test_a_ratio_is_the_median_over_turns(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def one(repeats: int) -> list[bench.Row]:
-        return [bench.Row(f"{repeats} turns", 1.234, at_most=2)]
+    def one(repeats: int) -> list[bench.Ratio]:
+        return [bench.Ratio(f"{repeats} turns", 1.234, at_most=2)]
 
     monkeypatch.setattr(bench, "PARTS", (one,))
     assert main(["bench", "--repeats", "3"]) == 0
@@ -41,16 +40,16 @@ def test_the_speed_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of 1, 2 and 4 seconds for a step, its encoder passes and a product; the work is counted."""
     engine, phase = bench.second_task("osiris-d", smoke("tinyworld"))
     images, times = engine.step(phase, 0).images, iter([1.0, 2.0, 4.0])
-    monkeypatch.setattr(gpu, "wall_seconds", lambda work, *given: (work(), next(times))[1])
-    speed = gpu.training_speed("smoke", smoke("tinyworld"), "cpu", 1)
+    monkeypatch.setattr(bench, "wall_seconds", lambda work, *given: (work(), next(times))[1])
+    speed = bench.training_speed("smoke", smoke("tinyworld"), "cpu", 1)
     assert (speed.images, speed.of_passes) == (images, 2.0)
-    flops = images * gpu.later_cost(engine.method).work * gpu.encoder_flops(engine.config.encoder, 32)
+    flops = images * bench.later_cost(engine.method).work * bench.encoder_flops(engine.config.encoder, 32)
     assert speed.of_products == pytest.approx(flops / (2 * 4096**3 / 4))
 
 
 def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "PARTS", ())
-    monkeypatch.setattr(gpu, "on_gpu", lambda repeats: [gpu.Speed("bf16", 1234.4, 0.91, 0.32)])
+    monkeypatch.setattr(bench, "on_gpu", lambda repeats: [bench.Speed("bf16", 1234.4, 0.91, 0.32)])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
     assert main(["bench", "--repeats", "3"]) == 0

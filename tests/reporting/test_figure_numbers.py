@@ -1,20 +1,13 @@
 """Numbers behind the figures, on hand-made arrays: forgetting, shares of the memory, similarity and its overlap."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 from scipy.stats import norm
 
-from osiris.reporting.benchmark_images import find_images
 from osiris.reporting.figures import representation
 from osiris.reporting.figures.accuracy import class_forgetting, largest
 from osiris.reporting.figures.images import most_forgotten, task_shares
 from osiris.reporting.figures.representation import kernel_density, scott_bandwidth, similarity_overlap
-from osiris.reporting.figures.unlabelled import feature_drift, same_looking
-from osiris.reporting.studies import studies
-from osiris.runs.run import load_runs
 
 CENTRES = np.linspace(-0.995, 0.995, 200)
 SIMILARITY = np.array([[0.9, 0.1, 0.2, 0.3], [0.1, 0.8, 0.4, 0.5], [0.2, 0.4, 0.7, 0.6], [0.3, 0.5, 0.6, 0.6]])
@@ -96,20 +89,3 @@ def test_shares_of_each_task_leave_empty_slots_out():
     assert task_shares(memories, 3).tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.25, 0.25, 0.5]]
     assert task_shares([np.array([-1, 0, -1, 1])], 2).tolist() == [[0.5, 0.5]]
     assert task_shares([np.array([-1, -1])], 2).tolist() == [[0, 0]]
-
-
-def test_copies_look_the_same_even_if_brighter():
-    images = torch.randint(0, 200, (6, 3, 36, 36), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    images[4] = images[1]
-    images[5] = images[2] + 20
-    assert same_looking(images) == [[1, 4], [2, 5]]
-    assert same_looking(torch.full((3, 3, 36, 36), 7, dtype=torch.uint8)) == [], "plain images have no edges to compare"
-
-
-def test_drift_compares_each_checkpoint_with_the_one_before(real_runs: dict[str, Path]):
-    (study,), _ = studies(load_runs([real_runs["osiris-d"]]))
-    benchmark = find_images(study).benchmark
-    assert benchmark is not None
-    x, moved = feature_drift(study.runs[0], benchmark)
-    assert x.tolist() == list(range(2, 11)) and (moved >= -1e-6).all() and moved.max() > 0
-    assert np.isfinite(moved).all() and moved.max() < 2

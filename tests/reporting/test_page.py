@@ -19,9 +19,9 @@ from osiris.runs.run import load_runs
 from web_page import checked
 
 FIGURES = (
-    *("overview", "accuracy", "accuracy-methods", "trade-off", "losses", "health", "tasks", "forgetting", "neighbours"),
-    *("matrices-class-agnostic", "matrices-task-aware", "norms", "overfitting", "memory", "memory-images", "storage"),
-    *("similarity", "distributions", "maps", "class-maps", "compatibility", "images", "views"),
+    *("overview", "accuracy", "trade-off", "losses", "health", "tasks", "forgetting", "neighbours"),
+    *("matrices-class-agnostic", "matrices-task-aware", "norms", "overfitting", "memory", "storage"),
+    *("similarity", "distributions", "maps", "compatibility", "images", "views"),
 )
 
 
@@ -64,7 +64,7 @@ def test_the_full_page_has_every_section(full_report: Path):
         assert (full_report.parent / "figures" / f"tinyworld-{name}.png").exists(), name
         assert f'<figure id="tinyworld-{name}">' in text, name
     assert "untrained encoder" in text and "their numbers mean nothing" in text.split("<section")[0], "scale on top"
-    for name in ("ablation-class-agnostic", "ablation-task-aware", "environments", "cost", "storage-table"):
+    for name in ("ablation-class-agnostic", "ablation-task-aware", "environments", "cost"):
         assert (full_report.parent / "tables" / f"tinyworld-{name}.tex").exists(), name
 
 
@@ -174,6 +174,6 @@ def test_images_without_labels_have_figures_of_their_own(real_runs: dict[str, Pa
         page_parts.open == [] and "no labels here" in text and "The paper's claims" not in text and "<b>&$" not in text
     )
     names = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
-    for name in ("losses", "health", "episodes", "nearest", "drift", "maps", "memory", "images"):
+    for name in ("losses", "health", "episodes", "neighbours", "maps", "memory", "images"):
         assert f"folder-home-me-you-pictures-{name}" in names, name
     assert "tinyworld" not in " ".join(names) and "guessing gives 10%" in text

@@ -25,7 +25,7 @@ REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\
 
 @command("bench")
 def bench_command(repeats: int = 5) -> None:
-    """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
+    """Measure augmentation, a training step, the encoders and start-up, in a few minutes.
 
     Every result is a ratio of two times, measured alternately on one thread, so that other load matters little. With a
     GPU, a second table has the speed of training on it, by precision.
@@ -39,8 +39,7 @@ def bench_command(repeats: int = 5) -> None:
     """
     import torch
 
-    from osiris.bench import PARTS
-    from osiris.bench.gpu import on_gpu
+    from osiris.bench import PARTS, on_gpu
     from osiris.framework.tracing import one_thread
 
     if repeats < 1:

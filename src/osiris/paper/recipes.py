@@ -56,7 +56,7 @@ def _figure(*names: str) -> tuple[str, ...]:
     return tuple(f"figures/{{benchmark}}-{name}" for name in names)
 
 
-STORAGE = _figure("storage") + _table("storage-table")
+STORAGE = _figure("storage") + _table("cost")
 RECIPES: dict[str, Recipe] = {
     "table2": Recipe("Table 2: standard Split-CIFAR-100", (FIVE, TWENTY), TABLE_2, _table("class-agnostic")),
     "table3": Recipe("Table 3: structured benchmarks", (STRUCTURED, ENVIRONMENTS), TABLE_3, _table("class-agnostic")),

@@ -18,7 +18,6 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
 from osiris.reporting.studies import Study
-from osiris.runs.run import Run
 from osiris.runs.untrusted import harmless, read_received, shortened
 
 GAP = 2
@@ -61,22 +60,6 @@ def find_images(study: Study) -> Source:
     if benchmark.checksum != study.metrics.fingerprint.split:
         return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
     return Source(benchmark)
-
-
-def remembered(run: Run, benchmark: Benchmark) -> np.ndarray | None:
-    """Indices into `train` of the images in a run's memory at the end, those of the earliest tasks first; None if that
-    is not known, or if they are not images of this benchmark."""
-    memory = run.memory()
-    if memory is None or not len(memory[0]):
-        return None
-    position, task = (torch.from_numpy(values).long() for values in memory)
-    if position.ndim != 1 or position.shape != task.shape or task.min() < 0 or task.max() >= benchmark.task_count:
-        return None
-    sizes = torch.bincount(benchmark.train.task, minlength=benchmark.task_count)
-    if position.min() < 0 or (position >= sizes[task]).any():
-        return None
-    order = task.argsort(stable=True)
-    return benchmark.training_rows(task[order], position[order]).numpy()
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:

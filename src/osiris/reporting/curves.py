@@ -65,6 +65,14 @@ class Course:
         return self.accuracy[:, task]
 
 
+def overfitting_course(run: Run) -> list[tuple[float, dict[str, float]]]:
+    """(where in training, relative loss difference by space) of every measurement of a run that tracked it."""
+    return [
+        (run.place(one.task - 1, one.step), {space: values["relative"] for space, values in one.spaces.items()})
+        for one in run.overfitting_logged
+    ]
+
+
 def ends(run: Run) -> list[float]:
     """Where the evaluations at the ends of tasks lie."""
     count = len(run.metrics.evaluations)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.figure import Figure
-from osiris.reporting.figures import accuracy, training, unlabelled
+from osiris.reporting.figures import accuracy, episodes, training
 from osiris.reporting.studies import Study
 from osiris.reporting.style import SETTINGS
 from osiris.reporting.tables import Table
@@ -32,7 +32,7 @@ def run_html(run: Run) -> str:
         if study.protocols:
             figure = accuracy.through_training(study)
         else:
-            figure = unlabelled.reference(study) or unlabelled.movement(study) or training.health(study)
+            figure = episodes.reference(study) or episodes.movement(study) or training.health(study)
         return "".join(tables) + ("" if figure is None else _figure_html(figure))
 
 

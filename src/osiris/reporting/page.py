@@ -22,8 +22,7 @@ from osiris.reporting import comparison, cost_tables
 from osiris.reporting.benchmark_images import Source, find_images
 from osiris.reporting.claims_section import claims_section, scale_of
 from osiris.reporting.figure import theme
-from osiris.reporting.figures import accuracy, compatibility, images, representation, training, unlabelled
-from osiris.reporting.overfitting import overfitting_points
+from osiris.reporting.figures import accuracy, compatibility, episodes, images, representation, training
 from osiris.reporting.studies import Study, below_start, seeds_of, studies
 from osiris.reporting.style import SETTINGS
 from osiris.reporting.tables import Number
@@ -51,22 +50,22 @@ def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item
 
 def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     """These images have no labels, so there is no accuracy. What the features show without labels is below."""
-    yield unlabelled.episodes(study)
+    yield episodes.episodes(study)
     if source.benchmark is not None:
-        yield unlabelled.neighbours(study, source.benchmark)
+        yield images.neighbours(study, source.benchmark)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
 
 
 def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     """Measured after each episode, on labelled images if there are any and on the images of the memory."""
-    if not unlabelled.states(study):
+    if not episodes.states(study):
         return
-    if worse := unlabelled.below_start(study):
+    if worse := episodes.below_start(study):
         yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
-    yield unlabelled.reference(study)
-    yield unlabelled.movement(study)
-    yield unlabelled.memory_neighbours(study)
-    yield unlabelled.memory_images(study)
+    yield episodes.reference(study)
+    yield episodes.movement(study)
+    yield episodes.memory_neighbours(study)
+    yield episodes.memory_images(study)
     if not any(run.observations.reference for run in study.runs):
         writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
 
@@ -79,7 +78,6 @@ def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]
         yield render("warning.html", head=head, text=AT_CHANCE)
     if study.protocols:
         yield accuracy.through_training(study)
-        yield accuracy.method_by_method(study)
         yield accuracy.trade_off(study)
     yield training.loss_terms(study)
     yield training.health(study)
@@ -113,22 +111,16 @@ def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[It
 
 
 def memory_figures(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
-    measured, missing = overfitting_points(study, source, writer.out / ".cache", writer.slow)
-    writer.measured[study.identifier] = measured
-    if missing:
-        writer.lacks(f"{study.benchmark}: {missing}.")
-    yield images.overfitting(study, measured)
+    if any(run.continual and run.uses_memory and not run.overfitting_logged for run in study.main):
+        writer.lacks(f"{study.benchmark}, overfitting to the memory: runs with --track-overfitting N.")
+    yield images.overfitting(study)
     yield images.memory_shares(study)
-    if source.benchmark is not None:
-        yield images.memory_images(study, source.benchmark)
-        yield None if study.metrics.labelled else unlabelled.drift(study, source.benchmark)
 
 
 def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     yield representation.class_similarity(study)
     yield representation.distributions(study)
     yield representation.feature_maps(study)
-    yield representation.class_maps(study, source)
     yield compatibility.recalls(study)
 
 
@@ -142,15 +134,13 @@ def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     if study.protocols:
         sizes = cost_tables.storage_sizes(study)
         yield accuracy.storage(study, sizes)
-        yield "storage-table", cost_tables.storage_table(study, sizes)
-        yield "cost", cost_tables.cost_table(study, study.protocols[0])
+        yield "cost", cost_tables.run_cost_table(study, sizes, study.protocols[0])
 
 
 def data(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     if source.benchmark is not None:
         yield images.task_sheets(study, source.benchmark)
         yield images.views(study, source.benchmark)
-        yield None if study.metrics.labelled else unlabelled.duplicates(study, source.benchmark)
 
 
 SECTIONS = (
@@ -195,11 +185,10 @@ def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     return Section("made", "How this was made", "Commands", intro, [commands])
 
 
-def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
+def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> Path:
     """Write OUT/report.html, OUT/figures and OUT/tables from finished runs; returns the path of the page.
 
-    Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
-    checkpoints of large encoders.
+    Damaged runs are named and left out.
     """
     _check_place(out)
     runs = [run for run in load_runs(run_paths) if run.metrics.complete]
@@ -213,7 +202,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
         shutil.rmtree(out / name, ignore_errors=True)
     with one_thread(), matplotlib.rc_context(fname=SETTINGS):
-        sections = _sections(known, ReportWriter(out, slow))
+        sections = _sections(known, ReportWriter(out))
     page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
     cards, note = _cards(known[0])
@@ -257,7 +246,7 @@ def _check_place(out: Path) -> None:
     require_writable(out)
     if RunDirectory(out).metrics.exists() or RunDirectory(out).config.exists():
         raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
-    for name in ("figures", "tables", ".cache"):
+    for name in ("figures", "tables"):
         if (out / name).is_symlink():
             raise UserError(f"{out / name} is a link; remove it or choose another --out.")
 

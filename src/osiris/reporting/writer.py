@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from osiris.files import write_text
 from osiris.reporting.figure import Figure, inline, save, variable
-from osiris.reporting.overfitting import Measured
 from osiris.reporting.studies import Study
 from osiris.reporting.style import style_of
 from osiris.reporting.tables import Number, Table
@@ -43,10 +42,6 @@ class ReportWriter:
     """Saves figures and tables below `out`, and collects what is missing."""
 
     out: Path
-    slow: bool = False
-    """Also make what takes minutes."""
-    measured: dict[str, Measured] = field(default_factory=dict)
-    """Study -> overfitting to the memory, for the claims."""
     missing: list[str] = field(default_factory=list)
     """One line each: what is missing on the page, and which run would add it."""
     names: set[str] = field(default_factory=set)

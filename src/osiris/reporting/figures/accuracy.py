@@ -16,7 +16,7 @@ from osiris.reporting.benchmark_images import Source
 from osiris.reporting.curves import Course, accuracy_matrix, class_accuracy
 from osiris.reporting.figure import Figure, add_legend, figure, panels
 from osiris.reporting.studies import NORMS, Study
-from osiris.reporting.style import GRID, INK, MUTED, legend_of, order_of, style_of
+from osiris.reporting.style import INK, MUTED, legend_of, order_of, style_of
 
 MATRIX_CELLS = 12
 """Accuracy matrices up to this size show their numbers."""
@@ -83,26 +83,6 @@ def through_training(study: Study) -> Figure:
 def _levels(axes: Axes, study: Study, protocol: str) -> None:
     for name, level in study.levels(protocol).items():
         axes.axhline(level, linewidth=1.2, **style_of(name).line)
-
-
-@figure("accuracy-methods", "Accuracy through training, method by method")
-def method_by_method(study: Study) -> Figure | None:
-    """Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other
-    methods, the level line is the {level}. Horizontal: tasks learned; vertical: accuracy in percent."""
-    protocol = study.protocols[0]
-    lines = draw.course_curves(study.plain, protocol, Course.overall)
-    moving = {label: line for label, line in lines.items() if len(line.x) > 1}
-    if len(moving) <= draw.MOST_BANDS or all(line.deviation is None for line in moving.values()):
-        return None
-    canvas, every = panels(len(moving), 4, 2.75, 1.9, share_y=True)
-    for axes, (label, line) in zip(every, moving.items()):
-        for other in moving.values():
-            axes.plot(other.x, other.mean, color=GRID, linewidth=1)
-        draw.curve(axes, line, style_of(label), within=draw.PERCENT)
-        _levels(axes, study, protocol)
-        draw.task_axis(axes, study.task_count, label=False)
-        axes.set_title(label)
-    return Figure(canvas, moving, f"{protocol} KNN", level=" or the ".join(study.levels(protocol)) or "start")
 
 
 @figure("trade-off", "Plasticity, consolidation and stability")  # Fig. 3a

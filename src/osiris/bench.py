@@ -1,4 +1,4 @@
-"""The speeds that matter, as ratios within one run: another machine changes the times but hardly the ratios.
+"""`osiris bench`: ratios of two times measured in one run, which another machine hardly changes; and speeds on a GPU.
 
 The two sides of a ratio take turns, each measured in CPU time of one thread, and the ratio is the median over the
 turns; so another load on the machine matters little, and to both alike.
@@ -6,7 +6,6 @@ turns; so another load on the machine matters little, and to both alike.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
 import subprocess
@@ -21,16 +20,14 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
 from osiris.augment.views import VIEW_1, VIEW_2, Parameters, TwoViews, draw
-from osiris.config import Config, LearningConfig
+from osiris.config import Config, LearningConfig, with_options
 from osiris.data.benchmarks import load_benchmark
-from osiris.evaluation.evaluate import rank_test_images
-from osiris.evaluation.features import embed_benchmark
-from osiris.framework import losses
+from osiris.devices import open_device
 from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder
-from osiris.presets import fast
+from osiris.presets import fast, paper
 from osiris.randomness import generator
 from osiris.training.engine import Engine
 from osiris.training.estimate import encoder_flops
@@ -41,7 +38,7 @@ MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
 
 @dataclass(frozen=True)
-class Row:
+class Ratio:
     """One line of the table."""
 
     what: str
@@ -121,7 +118,7 @@ def smooth_images(count: int, side: int = 32) -> Tensor:
     return (torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic").clamp_(0, 1) * 255).to(torch.uint8)
 
 
-def augmentation(repeats: int) -> list[Row]:
+def augmentation(repeats: int) -> list[Ratio]:
     images, views = smooth_images(448), TwoViews(MEAN, STD)
     arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
 
@@ -129,28 +126,7 @@ def augmentation(repeats: int) -> list[Row]:
         return views(images, generator(0, "augment.x"))
 
     per_image = ratio(lambda: pillow_two_views(arrays, generator(0, "augment.x")), ours, repeats)
-    rows = [Row("two views: Pillow, image by image / osiris", per_image, at_least=12)]
-    if importlib.util.find_spec("kornia") is not None:
-        rows.append(Row("two views: kornia / osiris", ratio(_kornia(images), ours, repeats), at_least=2.5))
-    return rows
-
-
-def _kornia(images: Tensor) -> Callable[[], object]:
-    import kornia.augmentation as augmentation  # pyright: ignore[reportMissingImports]
-
-    pipelines = [
-        augmentation.AugmentationSequential(
-            augmentation.RandomResizedCrop((32, 32), view.crop_scale, view.crop_ratio, resample="bicubic"),
-            augmentation.RandomHorizontalFlip(view.flip),
-            augmentation.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue, p=0.8),
-            augmentation.RandomGrayscale(p=view.grey),
-            augmentation.RandomGaussianBlur((17, 17), view.blur_sigma, p=view.blur),
-            augmentation.RandomSolarize(p=view.solarise),
-            augmentation.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
-        )
-        for view in (VIEW_1, VIEW_2)
-    ]
-    return lambda: [pipeline(images.float() / 255) for pipeline in pipelines]
+    return [Ratio("two views: Pillow, image by image / osiris", per_image, at_least=12)]
 
 
 # ---- a step ---------------------------------------------------------------------------------------------------------
@@ -169,7 +145,7 @@ def second_task(method: str, config: Config, device: torch.device = CPU) -> tupl
     return engine, second
 
 
-def step(repeats: int) -> list[Row]:
+def step(repeats: int) -> list[Ratio]:
     """Of the paper's encoder, and of the `fast` one, which is so cheap that views, heads and optimiser weigh more."""
     small = fast("tinyworld")
     fast_config = replace(small, learning=replace(small.learning, batch_size=64))
@@ -178,7 +154,7 @@ def step(repeats: int) -> list[Row]:
     rows = []
     for name, config, turns in (("ResNet-18", paper_config, min(repeats, 5)), ("`fast`", fast_config, repeats)):
         what = f"a step of osiris-d, {name} / its encoder passes"
-        rows.append(Row(what, _step_ratio(config, turns), at_most=1.05))
+        rows.append(Ratio(what, _step_ratio(config, turns), at_most=1.05))
     return rows
 
 
@@ -204,23 +180,7 @@ def bare_passes(engine: Engine, images: int) -> Callable[[], None]:
     return bare
 
 
-def loss_share(repeats: int) -> list[Row]:
-    """All losses of osiris-d at 256 + 192 images, against the passes of the paper's encoder (16 images, scaled up)."""
-    x, y, past = (torch.nn.functional.normalize(torch.randn(2, count, 128), dim=-1) for count in (256, 192, 256))
-    x.requires_grad_()
-    y.requires_grad_()
-
-    def all_losses() -> None:
-        cross = losses.cross(x, y) + losses.cross(y, x)
-        (losses.contrast(x) + cross + losses.distil(x, past) + losses.distil(past, x)).backward()
-
-    encoder, images = build_encoder(EncoderConfig()), torch.randn(16, 3, 32, 32)
-    passes = (2 * (256 + 192) + 2 * 256 / 3) / len(images)
-    share = ratio(all_losses, lambda: encoder(images).sum().backward(), repeats) / passes
-    return [Row("all losses of osiris-d / the step", share, at_most=0.02)]
-
-
-def efficiency(repeats: int) -> list[Row]:
+def efficiency(repeats: int) -> list[Ratio]:
     """FLOP/s of training passes against those of a matrix product."""
     matrix, rows = torch.randn(2048, 2048), []
     shapes = (
@@ -231,39 +191,75 @@ def efficiency(repeats: int) -> list[Row]:
         encoder, images = build_encoder(config), torch.randn(count, 3, side, side)
         times = ratio(lambda m=matrix: m @ m, lambda e=encoder, i=images: e(i).sum().backward(), repeats)
         speed = times * 3 * count * encoder_flops(config, side) / (2 * 2048**3)
-        rows.append(Row(f"FLOP/s of {name} / FLOP/s of a matrix product", speed, at_least=target))
+        rows.append(Ratio(f"FLOP/s of {name} / FLOP/s of a matrix product", speed, at_least=target))
     return rows
 
 
-# ---- the rest -------------------------------------------------------------------------------------------------------
-
-
-def evaluation(repeats: int) -> list[Row]:
-    """All numbers of a checkpoint from one pass over the images, against a pass for each of them."""
-    config = fast("tinyworld")
-    benchmark, encoder = load_benchmark(config.data), build_encoder(config.encoder)
-    metrics = [*config.evaluation.protocols, "task level"]
-
-    def once() -> None:
-        rank_test_images(embed_benchmark(encoder, benchmark), benchmark, config.evaluation)
-
-    def for_each_metric() -> None:
-        for _ in (*metrics, "health"):
-            embed_benchmark(encoder, benchmark)
-        rank_test_images(embed_benchmark(encoder, benchmark), benchmark, config.evaluation)
-
-    gain = ratio(for_each_metric, once, min(repeats, 5))
-    return [Row("evaluation: features computed for each metric / osiris", gain, at_least=3)]
-
-
-def start(repeats: int) -> list[Row]:
+def start(repeats: int) -> list[Ratio]:
     """Wall-clock seconds: what a user waits for."""
     seconds = []
     for _ in range(min(repeats, 5)):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-m", "osiris", "list"], check=True, capture_output=True)
         seconds.append(time.perf_counter() - began)
-    return [Row("seconds for `osiris list` (wall clock)", statistics.median(seconds), at_most=2)]
+    return [Ratio("seconds for `osiris list` (wall clock)", statistics.median(seconds), at_most=2)]
 
 
-PARTS = (augmentation, step, loss_share, efficiency, evaluation, start)
+PARTS = (augmentation, step, efficiency, start)
+
+
+# ---- on a GPU -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Training on a GPU: osiris-d in its second task."""
+
+    what: str
+    images: float
+    """Images of X per second."""
+    of_passes: float
+    """The rate of a step as a part of that of its bare encoder passes."""
+    of_products: float
+    """FLOP/s of a step as a part of those of a matrix product in the same precision."""
+
+
+def on_gpu(repeats: int) -> list[Speed]:
+    """The presets `paper` and `gpu`, and what lies between them."""
+    base, rows = paper("tinyworld"), []
+    for name, options in {
+        "`paper`: float32": {},
+        "TF32": {"tf32": True},
+        "bf16": {"precision": "bf16"},
+        "float16": {"precision": "16"},
+        "TF32, compiled": {"tf32": True, "compile": True},
+        "`gpu`: bf16, compiled": {"precision": "bf16", "compile": True},
+    }.items():
+        rows.append(training_speed(name, with_options(base, options), "cuda", repeats))
+    return rows
+
+
+def training_speed(name: str, config: Config, device: str, repeats: int) -> Speed:
+    chosen = open_device(device, config.engine.tf32)
+    engine, phase = second_task("osiris-d", config, chosen)
+    images, kinds = engine.step(phase, 0).images, {"32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
+    matrix = torch.randn(4096, 4096, device=chosen, dtype=kinds[config.engine.precision])
+    side = config.learning.view_size or engine.benchmark.train.images.shape[1]
+    work = images * later_cost(engine.method).work * encoder_flops(config.encoder, side)
+    passes = bare_passes(engine, images)
+    step, bare, product = (
+        wall_seconds(one, chosen, repeats) for one in (lambda: engine.step(phase, 1), passes, lambda: matrix @ matrix)
+    )
+    return Speed(name, images / step, bare / step, work / step / (2 * 4096**3 / product))
+
+
+def wall_seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median over turns, after two that warm up, compile and choose kernels."""
+    taken = []
+    for _ in range(repeats + 2):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[2:])

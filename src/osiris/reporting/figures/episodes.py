@@ -1,27 +1,23 @@
-"""Figures for images without labels (neighbours, episodes told apart, drift of the features, duplicates), and of the
-state of a learner: labelled reference images, and what episodes did to the images of the memory."""
+"""Figures of a user's own images: episodes told apart without labels, and the state of a learner: labelled images, and
+what each episode did to the images of the memory."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor
 
 from osiris.console import warn
-from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import reference as measured
 from osiris.evaluation.embedding import Embedder
 from osiris.evaluation.scores import Comparison, ReferenceScores
 from osiris.evaluation.statistics import wilson
 from osiris.reporting import axes as draw
-from osiris.reporting.benchmark_images import evenly_spaced, mosaic, pixels, remembered, take, tiles
-from osiris.reporting.curves import Curve, Points, as_points, at_ends, lines_over_seeds
+from osiris.reporting.benchmark_images import evenly_spaced, mosaic, pixels, tiles
+from osiris.reporting.curves import Curve, as_points, at_ends, lines_over_seeds
 from osiris.reporting.figure import Figure, add_legend, figure, panels, pictures
-from osiris.reporting.figures.images import nearest_images
+from osiris.reporting.figures.images import QUERIES_SHOWN
 from osiris.reporting.studies import Study
 from osiris.reporting.style import CHANCE, START, legend_of, style_of
 from osiris.runs.records import Observation
@@ -29,43 +25,9 @@ from osiris.runs.run import Run
 from osiris.runs.state import LATEST, read_state
 from osiris.runs.untrusted import harmless, shortened
 
-QUERIES_SHOWN = 6
-MOST_CHECKED = 20_000
-"""Images that are searched for duplicates."""
-PAIRS_SHOWN = 10
-DRIFT_IMAGES = 64
 IMAGES_SHOWN = 48
 MOST_CLASSES = 40
 """More classes than this have no heat map."""
-
-
-@figure("nearest", "Nearest images, before and after")
-def neighbours(study: Study, benchmark: Benchmark) -> Figure | None:
-    """Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to you
-    are the best sign of a useful representation. Of all {followed} images that were followed, {same:.0f}% of the
-    neighbours are the same at both times."""
-    if not study.continual or study.task_count < 2:
-        return None
-    label = next((label for label in ("osiris-d", "ft") if label in study.continual), next(iter(study.continual)))
-    run = study.continual[label][0]
-    split = benchmark.bank if benchmark.test is None else benchmark.test
-    pairs = nearest_images(run, split.task.numpy())
-    if pairs is None:
-        return None
-    early = np.flatnonzero(pairs.task < study.task_count - 1)
-    chosen = early[evenly_spaced(len(early), QUERIES_SHOWN)]
-    sheets = []
-    for when, nearest in (("right after its episode", pairs.before), ("after the last episode", pairs.after)):
-        rows = [
-            np.concatenate([take(split.images, pairs.queries[[n]]), take(benchmark.bank.images, nearest[n])])
-            for n in chosen
-        ]
-        sheets.append((f"{label}, {when}", tiles(rows)))
-    if not len(chosen):
-        return None
-    unchanged = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
-    basis, same = "nearest neighbours among the training images", 100 * float(np.mean(unchanged))
-    return Figure(pictures(sheets, 2, 5.5), [run], basis, followed=len(early), same=same)
 
 
 @figure("episodes", "Telling the episodes apart")
@@ -88,75 +50,6 @@ def episodes(study: Study) -> Figure | None:
     add_legend(canvas, [*legend_of(lines), ("guessing", CHANCE)])
     final = ", ".join(f"{line.mean[-1]:.0f}% ({label})" for label, line in lines.items())
     return Figure(canvas, lines, "KNN over episodes", final=final, guessing=100 / study.task_count)
-
-
-@figure("drift", "Drift of the memory's features")
-def drift(study: Study, benchmark: Benchmark) -> Figure | None:
-    """For images in the memory: the mean of 1 - cosine between their features after an episode and after the one
-    before. Zero means that the new episode did not change how old images are represented."""
-    firsts = {label: runs[0] for label, runs in study.continual.items() if runs[0].uses_memory}
-    moved = {label: feature_drift(run, benchmark) for label, run in firsts.items()}
-    lines = {label: Curve(*points, None) for label, points in moved.items() if len(points[0]) > 1}
-    if not lines:
-        return None
-    canvas, (axes,) = panels(1, 1, 5.5, 2.8)
-    draw.curves(axes, lines, within=(0, 2))
-    draw.task_axis(axes, study.task_count, names=study.episode_names)
-    axes.set(ylabel="1 - cosine similarity", ylim=(0, None))
-    draw.at_least(axes, 0, 0.05)
-    add_legend(canvas, legend_of(lines))
-    return Figure(canvas, [firsts[label] for label in lines], "checkpoints after each episode")
-
-
-def feature_drift(run: Run, benchmark: Benchmark) -> Points:
-    """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end; empty if
-    they are not known."""
-    rows, nothing = remembered(run, benchmark), as_points([])
-    if rows is None:
-        return nothing
-    ids = torch.from_numpy(rows).unique()[:DRIFT_IMAGES]
-    images = benchmark.train.images.take(ids).numpy()
-    try:
-        files = run.files.all_weights()
-        features = {task: Embedder(path).embed_batch(images) for task, path in files.items()}
-    except UserError as error:
-        warn(f"{run.path}: drift is left out, because {error}")
-        return nothing
-    return as_points(
-        (task + 1.0, float((1 - functional.cosine_similarity(before, after, dim=1)).mean()))
-        for (_, before), (task, after) in pairwise(features.items())
-    )
-
-
-@figure("duplicates", "Duplicates")
-def duplicates(study: Study, benchmark: Benchmark) -> Figure | None:
-    """{repeats:,} of {count:,} images look like another one ({part:.1f} %); here are {pairs} pairs, one below the
-    other. Copies act as false negatives in a contrastive loss, and a copy in another episode makes forgetting look
-    smaller: remove them if there are many."""
-    images = benchmark.train.images
-    count = min(MOST_CHECKED, len(images))
-    groups = same_looking(images.take(torch.arange(count)))
-    if not groups:
-        return None
-    repeats = sum(len(group) - 1 for group in groups)
-    pairs = [take(images, group[:2]) for group in groups[:PAIRS_SHOWN]]
-    rows = [np.stack([pair[which] for pair in pairs]) for which in (0, 1)]
-    canvas = pictures([("", tiles(rows, row_gap=4))], 1, min(11.0, 1.1 * len(pairs)))
-    part = 100 * repeats / count
-    return Figure(canvas, study.main, repeats=repeats, count=count, part=part, pairs=len(pairs))
-
-
-def same_looking(images: Tensor) -> list[list[int]]:
-    """Groups of images [n, 3, H, W] with the same difference hash: whether brightness rises from each cell of an 8 by 9
-    grid to the next. Images without any edges are left out, because all of them have the same hash."""
-    grey = functional.adaptive_avg_pool2d(images.float().mean(dim=1, keepdim=True), (8, 9)).squeeze(1)
-    steps = grey.diff(dim=2)
-    bits = (steps > 0).flatten(1).numpy()
-    flat = (steps.abs() < 1).flatten(1).all(dim=1).numpy()
-    groups: dict[bytes, list[int]] = {}
-    for index in np.flatnonzero(~flat):
-        groups.setdefault(np.packbits(bits[index]).tobytes(), []).append(int(index))
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def states(study: Study) -> list[Run]:
@@ -306,7 +199,7 @@ def memory_neighbours(study: Study) -> Figure | None:
     return None
 
 
-def _memory(run: Run) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _memory(run: Run) -> tuple[Tensor, Tensor] | None:
     """(images, episode of each) in the order of the episodes, or None where the state was not copied along."""
     try:
         state = read_state(run.files.checkpoints / LATEST) if (run.files.checkpoints / LATEST).exists() else None
