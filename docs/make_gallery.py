@@ -23,7 +23,6 @@ ORDER = (
     "trade-off",
     "matrices-class-agnostic",
     "tasks",
-    "forgetting",
     "neighbours",
     "norms",
     "overfitting",

@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import norm
 
 from osiris.reporting.figures import representation
-from osiris.reporting.figures.accuracy import class_forgetting, largest
 from osiris.reporting.figures.images import most_forgotten, task_shares
 from osiris.reporting.figures.representation import kernel_density, scott_bandwidth, similarity_overlap
 
@@ -62,17 +61,6 @@ def test_similarity_between_classes_leaves_the_diagonal_out():
     assert np.isnan(representation.between_classes(SIMILARITY, [0]))
     means = representation.by_environment(SIMILARITY, TASKS, [("one", [0, 1]), ("two", [2])])
     assert means["one"] == pytest.approx((0.2 + 0.6 + 0.3) / 3) and np.isnan(means["two"])
-
-
-def test_forgetting_of_a_class_is_the_best_minus_the_last():
-    history = np.array([[10.0, 50.0, np.nan, 1.0], [40.0, 20.0, np.nan, 2.0], [30.0, 30.0, np.nan, 5.0]])
-    lost = class_forgetting(history)
-    assert lost[:2].tolist() == [10.0, 20.0] and np.isnan(lost[2]) and lost[3] == 0
-
-
-def test_the_largest_come_first_and_unknown_ones_never():
-    assert largest(np.array([3.0, np.nan, 9.0, 3.0]), 3) == [2, 0, 3]
-    assert largest(np.array([3.0, np.nan]), 5) == [0]
 
 
 def test_the_most_forgotten_queries_are_chosen():

@@ -18,13 +18,11 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
 from osiris.reporting.studies import Study
-from osiris.runs.untrusted import harmless, read_received, shortened
+from osiris.runs.untrusted import read_received
 
 GAP = 2
 MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
 """Of contact sheets."""
-CLASS_NAME = 24
-"""Longest class name in a figure, in characters."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,6 @@ class Source:
 
     benchmark: Benchmark | None
     reason: str = ""
-
-    def class_name(self, label: int) -> str:
-        names = self.benchmark.class_names if self.benchmark is not None else ()
-        return shortened(harmless(names[label]), CLASS_NAME) if label < len(names) else f"class {label + 1}"
 
 
 def find_images(study: Study) -> Source:

@@ -103,12 +103,6 @@ def accuracy_matrix(run: Run, protocol: str) -> np.ndarray:
     return percentages(run.metrics[protocol].accuracy_matrix, (len(run.metrics.evaluations), run.task_count))
 
 
-def class_accuracy(run: Run, protocol: str) -> np.ndarray:
-    """[evaluations, classes] in percent."""
-    rows = [scores.protocols[protocol].per_class for scores in run.metrics.evaluations]
-    return percentages(rows, (len(rows), len(rows[0])))
-
-
 @dataclass(frozen=True)
 class Curve:
     """A mean over seeds with its sample deviation (None with one seed)."""

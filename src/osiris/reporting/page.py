@@ -15,7 +15,6 @@ import matplotlib
 import osiris
 from osiris.console import Ticker, progress, warn
 from osiris.errors import UserError
-from osiris.evaluation.statistics import deviation, mean
 from osiris.files import require_writable, write_text
 from osiris.framework.tracing import one_thread
 from osiris.reporting import comparison, cost_tables
@@ -25,7 +24,6 @@ from osiris.reporting.figure import theme
 from osiris.reporting.figures import accuracy, compatibility, episodes, images, representation, training
 from osiris.reporting.studies import Study, below_start, seeds_of, studies
 from osiris.reporting.style import SETTINGS
-from osiris.reporting.tables import Number
 from osiris.reporting.writer import Item, ReportWriter, Section, render
 from osiris.runs.directory import RunDirectory
 from osiris.runs.run import load_runs
@@ -88,7 +86,6 @@ def tasks(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
         yield accuracy.matrices(study, protocol)
     if study.protocols:
         yield accuracy.every_task(study)
-        yield accuracy.forgotten_classes(study, source)
     if study.protocols and source.benchmark is not None:
         yield images.neighbours(study, source.benchmark)
 
@@ -205,7 +202,6 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> P
         sections = _sections(known, ReportWriter(out))
     page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-    cards, note = _cards(known[0])
     html = render(
         "page.html",
         title=title,
@@ -214,8 +210,6 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> P
         studies=known,
         seeds=[seeds_of(study.main) for study in known],
         scales=[scale_of(study) for study in known],
-        cards=cards,
-        cards_note=note,
         damaged=damaged,
         sections=sections,
         version=osiris.__version__,
@@ -249,18 +243,3 @@ def _check_place(out: Path) -> None:
     for name in ("figures", "tables"):
         if (out / name).is_symlink():
             raise UserError(f"{out / name} is a link; remove it or choose another --out.")
-
-
-def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
-    """A of a few methods for the top of the page: the best three, ft, osiris-d and offline; and a note."""
-    if not study.protocols:
-        return [], ""
-    protocol = study.protocols[0]
-    values = {label: study.final(label, protocol) for label in study.by_label}
-    numbers = {label: Number(mean(group), deviation(group)) for label, group in values.items()}
-    ranked = sorted(numbers, key=lambda label: float("inf") if (a := numbers[label].mean) is None else -a)
-    chosen = [label for label in ranked if label in ranked[:3] or label in ("ft", "osiris-d", "offline")]
-    cards = [(label, numbers[label]) for label in reversed(chosen)]
-    cards = [*((name, Number(level)) for name, level in study.levels(protocol).items()), *cards]
-    basis = f"{protocol} KNN, {seeds_of(study.main)}"
-    return cards, f"Overall accuracy A after the last task on {study.benchmark}, {basis}."

@@ -14,7 +14,7 @@ from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.fingerprint import digest
-from osiris.reporting.curves import Course, accuracy_matrix, class_accuracy, overfitting_course
+from osiris.reporting.curves import Course, accuracy_matrix, overfitting_course
 from osiris.reporting.style import order_of
 from osiris.runs.records import RunMetrics
 from osiris.runs.run import Run
@@ -174,7 +174,7 @@ def read_everything(run: Run) -> None:
     if not {task for _, tasks in metrics.environments for task in tasks} <= set(range(run.task_count)):
         raise ValueError("metrics.json has an environment with tasks that do not exist")
     for protocol in metrics.protocols:
-        _ = Course.of(run, protocol), accuracy_matrix(run, protocol), class_accuracy(run, protocol)
+        _ = Course.of(run, protocol), accuracy_matrix(run, protocol)
     _ = run.observations, run.command, run.composition, run.config, run.steps, run.compatibility
     _ = overfitting_course(run)
     for task in [*range(run.task_count), None]:

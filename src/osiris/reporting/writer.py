@@ -13,9 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from osiris.files import write_text
-from osiris.reporting.figure import Figure, inline, save, variable
+from osiris.reporting.figure import Figure, inline, save
 from osiris.reporting.studies import Study
-from osiris.reporting.style import style_of
 from osiris.reporting.tables import Number, Table
 from osiris.runs.untrusted import safe_name
 
@@ -105,6 +104,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(colour_of=lambda label: f"var({variable(style_of(label).colour)})")
     environment.tests["number"] = lambda cell: isinstance(cell, Number)
     return environment
