@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from osiris.cores import available_cores
 from osiris.errors import Stopped
-from osiris.grids.attempts import REFUSED, Attempt, train_command
+from osiris.grids.attempts import REFUSED, Attempt, training_command
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.grids.journal import in_progress
 from osiris.training.interrupt import Interrupt
@@ -53,7 +53,7 @@ class LocalLauncher:
                         ready = next((run for run in waiting if not in_progress(self.directory.files(run))), None)
                         if ready is not None:
                             waiting.remove(ready)
-                            command = train_command(self.directory, ready, self.processes)
+                            command = training_command(self.directory, ready, self.processes)
                             self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
                     time.sleep(POLL)
                     waiting += self._collect()

@@ -69,7 +69,7 @@ def from_paper() -> list[Evidence]:
             for method, row in published.published_rows(benchmark, protocol).items():
                 samples |= {(method, prefix + metric): row[metric] for metric in METRICS if metric in row}
         names: tuple[str, ...] = ()
-        if benchmark == published.ENVIRONMENTS:
+        if benchmark == published.STRUCTURED_TINY:
             for method, row in published.published_environments().items():
                 names = tuple(row)
                 samples |= {(method, f"accuracy in {name}"): sample for name, sample in row.items()}

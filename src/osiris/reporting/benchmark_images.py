@@ -21,39 +21,41 @@ from osiris.reporting.studies import Study
 from osiris.runs.untrusted import read_received
 
 GAP = 2
-MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
+MARGIN, SHEET_PAPER, SHEET_INK = 6, (255, 255, 255), (40, 40, 40)
 """Of contact sheets."""
 
 
 @dataclass(frozen=True)
-class Source:
+class StudyImages:
     """The benchmark of a study, or why there are no images."""
 
     benchmark: Benchmark | None
     reason: str = ""
 
 
-def find_images(study: Study) -> Source:
+def find_images(study: Study) -> StudyImages:
     """Never fetches or decodes a data set: a report must not wait for a download."""
     path = study.runs[0].files.config
     if not path.exists():
-        return Source(None, "images are left out: config.json was not copied along with the run")
+        return StudyImages(None, "images are left out: config.json was not copied along with the run")
     try:
         config: BenchmarkConfig = from_dict(read_received(path, dict)["config"]["data"], BenchmarkConfig)
         if not config.benchmark:
-            return Source(
+            return StudyImages(
                 None,
                 "images are left out: they were given one folder at a time, and only those of the "
                 "memory are part of the state",
             )
         if not is_at_hand(config):
-            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
+            return StudyImages(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
         benchmark = load_benchmark(config)
     except (UserError, OSError, KeyError, TypeError, ValueError) as error:
-        return Source(None, f"images are left out: {error}")
+        return StudyImages(None, f"images are left out: {error}")
     if benchmark.checksum != study.metrics.fingerprint.split:
-        return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
-    return Source(benchmark)
+        return StudyImages(
+            None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs"
+        )
+    return StudyImages(benchmark)
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
@@ -107,10 +109,10 @@ def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int 
     pictures, height = tiles(enlarged), enlarged[0].shape[1]
     font = ImageFont.load_default()
     left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
-    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), PAPER)
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), SHEET_PAPER)
     sheet.paste(pictures, (left, MARGIN), pictures)
     pen = ImageDraw.Draw(sheet)
     for row, name in enumerate(row_names):
         middle = MARGIN + row * (height + GAP) + height // 2
-        pen.text((left - MARGIN, middle), name, fill=INK, font=font, anchor="rm")
+        pen.text((left - MARGIN, middle), name, fill=SHEET_INK, font=font, anchor="rm")
     return sheet

@@ -15,7 +15,7 @@ from osiris.reporting.curves import Course, overfitting_course
 from osiris.reporting.figures.representation import by_environment, tasks_of
 from osiris.reporting.studies import Study
 from osiris.reporting.tables import Table
-from osiris.reporting.writer import ReportWriter, Section, render
+from osiris.reporting.writer import ReportWriter, Section, render_template
 from osiris.runs.run import Run
 
 LATE = 0.75
@@ -45,7 +45,7 @@ def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     ]
     columns = ("claim", "where", "sentence", "verdict", "numbers", "published tables")
     writer.table(Table.of("Claims of the paper, tested on these runs", columns, rows, RULE), "claims")
-    block = render(
+    block = render_template(
         "claims.html",
         tally=tally(judged),
         tested=[one for one in judged if one.verdict != "not run"],

@@ -18,79 +18,83 @@ from osiris.errors import UserError
 from osiris.files import require_writable, write_text
 from osiris.framework.tracing import one_thread
 from osiris.reporting import comparison, cost_tables
-from osiris.reporting.benchmark_images import Source, find_images
+from osiris.reporting.benchmark_images import StudyImages, find_images
 from osiris.reporting.claims_section import claims_section, scale_of
 from osiris.reporting.figure import theme
 from osiris.reporting.figures import accuracy, compatibility, episodes, images, representation, training
 from osiris.reporting.studies import Study, below_start, seeds_of, studies
 from osiris.reporting.style import SETTINGS
-from osiris.reporting.writer import Item, ReportWriter, Section, render
+from osiris.reporting.writer import Item, ReportWriter, Section, render_template
 from osiris.runs.directory import RunDirectory
 from osiris.runs.run import load_runs
 
-AT_CHANCE = (
+CHANCE_ADVICE = (
     "the encoder does not tell images apart better than one that gives every image the same embedding. Train for more "
     "epochs, raise the learning rate, or check that the images are not all alike."
 )
 USE_THE_START = "Use the start, or a lower --merge or --learning-rate."
 
 
-def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def results(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Class-agnostic: the KNN chooses among all classes, so tasks must not overlap. Task-aware: it is told the task and
     chooses among its classes alone. All numbers are percent."""
     if worse := below_start(study.main, study.protocols[0]):
-        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
+        yield render_template(
+            "warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}"
+        )
     yield accuracy.overview(study)
     for protocol in study.protocols:
         yield protocol, comparison.main_table(study, protocol)
-    yield render("letters.html", start=any(run.metrics.start is not None for run in study.main))
+    yield render_template("letters.html", start=any(run.metrics.start is not None for run in study.main))
 
 
-def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def unlabelled_results(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """These images have no labels, so there is no accuracy. What the features show without labels is below."""
-    yield episodes.episodes(study)
+    yield episodes.told_apart(study)
     if source.benchmark is not None:
-        yield images.neighbours(study, source.benchmark)
+        yield images.nearest_images(study, source.benchmark)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
 
 
-def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Measured after each episode, on labelled images if there are any and on the images of the memory."""
     if not episodes.states(study):
         return
-    if worse := episodes.below_start(study):
-        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
-    yield episodes.reference(study)
-    yield episodes.movement(study)
+    if worse := episodes.below_start_on_reference(study):
+        yield render_template(
+            "warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}"
+        )
+    yield episodes.reference_accuracy(study)
+    yield episodes.memory_movement(study)
     yield episodes.memory_neighbours(study)
     yield episodes.memory_images(study)
     if not any(run.observations.reference for run in study.runs):
         writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
 
 
-def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def course(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Every point is measured with the encoder of that moment."""
     stuck = [run.label for run in study.main if run.steps_logged and training.at_chance(run)]
     if stuck:
         head = f"The loss of {', '.join(dict.fromkeys(stuck))} ended at chance:"
-        yield render("warning.html", head=head, text=AT_CHANCE)
+        yield render_template("warning.html", head=head, text=CHANCE_ADVICE)
     if study.protocols:
         yield accuracy.through_training(study)
         yield accuracy.trade_off(study)
     yield training.loss_terms(study)
-    yield training.health(study)
+    yield training.health_curves(study)
 
 
-def tasks(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def tasks(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     for protocol in study.protocols:
         yield accuracy.matrices(study, protocol)
     if study.protocols:
         yield accuracy.every_task(study)
     if study.protocols and source.benchmark is not None:
-        yield images.neighbours(study, source.benchmark)
+        yield images.nearest_images(study, source.benchmark)
 
 
-def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def ablations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     if not study.protocols:
         return
     tables = {protocol: comparison.ablation_table(study, protocol) for protocol in study.protocols}
@@ -107,21 +111,21 @@ def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[It
         writer.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: {runs}.")
 
 
-def memory_figures(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def memory_figures(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     if any(run.continual and run.uses_memory and not run.overfitting_logged for run in study.main):
         writer.lacks(f"{study.benchmark}, overfitting to the memory: runs with --track-overfitting N.")
-    yield images.overfitting(study)
+    yield images.overfitting_curves(study)
     yield images.memory_shares(study)
 
 
-def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
-    yield representation.class_similarity(study)
+def geometry(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
+    yield representation.similarity_matrices(study)
     yield representation.distributions(study)
     yield representation.feature_maps(study)
-    yield compatibility.recalls(study)
+    yield compatibility.recall_matrices(study)
 
 
-def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def costs(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     other = study.metrics.fingerprint.encoder.get("encoder")
     if other is not None:
         writer.lacks(
@@ -134,7 +138,7 @@ def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
         yield "cost", cost_tables.run_cost_table(study, sizes, study.protocols[0])
 
 
-def data(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def data(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     if source.benchmark is not None:
         yield images.task_sheets(study, source.benchmark)
         yield images.views(study, source.benchmark)
@@ -177,7 +181,9 @@ def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     names = ("osiris", "torch", "python", "processor", "cores", "device")
     first_starts = [run.environment[0] for run in runs if run.environment]
     machines = [" · ".join(f"{name} {entry.get(name, '?')}" for name in names) for entry in first_starts]
-    commands = render("commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing)
+    commands = render_template(
+        "commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing
+    )
     intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers."
     return Section("made", "How this was made", "Commands", intro, [commands])
 
@@ -202,7 +208,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> P
         sections = _sections(known, ReportWriter(out))
     page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-    html = render(
+    html = render_template(
         "page.html",
         title=title,
         light=theme(dark=False),

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS
-from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.fingerprint import json_digest
 from osiris.reporting.curves import Course, accuracy_matrix, overfitting_course
 from osiris.reporting.style import order_of
 from osiris.runs.records import RunMetrics
@@ -119,7 +119,7 @@ def _setting(metrics: RunMetrics) -> str:
     """What two runs must share, apart from the normalisation of the encoder."""
     fields = {name: value for name, value in metrics.fingerprint.plain().items() if name != "hash"}
     fields["encoder"] = {name: value for name, value in fields["encoder"].items() if name != "norm"}
-    return digest([fields, metrics.task_names])
+    return json_digest([fields, metrics.task_names])
 
 
 def _with_variants(runs: list[Run]) -> list[Run]:

@@ -32,7 +32,7 @@ class Style:
 
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (4.5, 1.8)), (0, (1.2, 1.6)), (0, (5, 1.6, 1.2, 1.6))
 
-UNTRAINED, START = "untrained encoder", "start"
+UNTRAINED, START_LABEL = "untrained encoder", "start"
 METHODS: dict[str, Style] = {
     "ft": Style("#5f6670", "#a9b1bb", SOLID, "D"),
     "er": Style("#2f8fc4", "#6cc0ee", DASHED, "^"),
@@ -52,7 +52,7 @@ METHODS: dict[str, Style] = {
     "osiris-d/no-cross": Style("#5b4a9c", "#a999ea", DASH_DOT, "^"),
     "osiris-d/no-past": Style("#9a6a3a", "#d9a878", DOTTED, "v"),
     UNTRAINED: Style("#8f969d", "#868d95", DOTTED, "."),
-    START: Style("#787f87", "#9da4ac", DASH_DOT, "."),
+    START_LABEL: Style("#787f87", "#9da4ac", DASH_DOT, "."),
 }
 ROLES: dict[str, Style] = {
     "current": Style("#0072b3", "#56b4e9", SOLID, "o"),

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from osiris.console import console, notice
 from osiris.errors import unknown
+from osiris.evaluation.statistics import Mark
 
 Format = Literal["text", "markdown", "latex", "csv"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "latex", "csv")
-Mark = Literal["best", "second"]
 SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 ESCAPES = str.maketrans(SPECIAL | {letter: f"\\{letter}" for letter in "&%$#_{}"})
 """For LaTeX."""

@@ -60,14 +60,14 @@ class ReportWriter:
     def figure(self, figure: Figure) -> Markup:
         figure.name = self._new_name(figure.name)
         svg = inline(save(figure, self.out / "figures"))
-        return render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
+        return render_template("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
 
     def table(self, table: Table, name: str) -> Markup:
         name = self._new_name(name)
         files = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
         for ending, text in files.items():
             write_text(self.out / "tables" / f"{name}.{ending}", text)
-        return render("table.html", table=table, name=name, files=files)
+        return render_template("table.html", table=table, name=name, files=files)
 
     def _new_name(self, wanted: str) -> str:
         """Safe as a file name, and not used yet."""
@@ -90,7 +90,7 @@ def stretches(numbers: Sequence[int]) -> list[list[int]]:
     return [group if len(group) == 1 else [group[0], group[-1]] for group in groups]
 
 
-def render(template: str, **context: Any) -> Markup:
+def render_template(template: str, **context: Any) -> Markup:
     """A template of this package. All values are escaped, unless they are Markup."""
     return Markup(_environment().get_template(template).render(context))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.evaluation import reference as measured
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.scores import Comparison, ReferenceScores
 from osiris.evaluation.statistics import wilson
 from osiris.reporting import axes as draw
@@ -19,7 +19,7 @@ from osiris.reporting.curves import Curve, as_points, at_ends, lines_over_seeds
 from osiris.reporting.figure import Figure, add_legend, figure, panels, pictures
 from osiris.reporting.figures.images import QUERIES_SHOWN
 from osiris.reporting.studies import Study
-from osiris.reporting.style import CHANCE, START, legend_of, style_of
+from osiris.reporting.style import CHANCE, START_LABEL, legend_of, style_of
 from osiris.runs.records import Observation
 from osiris.runs.run import Run
 from osiris.runs.state import LATEST, read_state
@@ -31,7 +31,7 @@ MOST_CLASSES = 40
 
 
 @figure("episodes", "Telling the episodes apart")
-def episodes(study: Study) -> Figure | None:
+def told_apart(study: Study) -> Figure | None:
     """A KNN predicts which episode an image is from, by the images nearest to it. At the end: {final}; guessing gives
     {guessing:.0f}%. Episodes that look alike need not be told apart."""
     series = {
@@ -63,7 +63,7 @@ def _curve(run: Run, field: str) -> Curve:
 
 
 @figure("reference", "Labelled images")
-def reference(study: Study) -> Figure | None:
+def reference_accuracy(study: Study) -> Figure | None:
     """A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}), with 95%
     intervals. After the last episode {last.accuracy:.1f}% are right (95% interval {low:.1f} to {high:.1f}); raw pixels
     give {last.pixels:.1f}%, guessing {last.chance:.1f}%. {change} A class has about {each:.0f} images, so the number of
@@ -82,10 +82,10 @@ def reference(study: Study) -> Figure | None:
     every[0].axhline(last.pixels, linewidth=1, **CHANCE.line)
     start, change = _from_start(run)
     if start is not None:
-        every[0].axhline(start.accuracy, linewidth=1.2, **style_of(START).line)
+        every[0].axhline(start.accuracy, linewidth=1.2, **style_of(START_LABEL).line)
     draw.task_axis(every[0], study.task_count, names=study.episode_names)
     draw.percent_axis(every[0])
-    levels = [START] if start is not None else []
+    levels = [START_LABEL] if start is not None else []
     add_legend(canvas, [*legend_of([run.label, *levels]), ("raw pixels", CHANCE)])
     if len(every) > 1:
         columns = scores if start is None else [start, *scores]
@@ -97,7 +97,7 @@ def reference(study: Study) -> Figure | None:
         named = {
             number: study.episode_names[int(number) - 1] if study.episode_names else f"{number:.0f}" for number in x
         }
-        ticks = [*named.values()] if start is None else [START, *named.values()]
+        ticks = [*named.values()] if start is None else [START_LABEL, *named.values()]
         every[1].set_xticks(np.arange(len(ticks)) + 0.5, ticks)
         every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
     best = max(reversed(scores), key=lambda one: one.accuracy)
@@ -117,7 +117,7 @@ def _from_start(run: Run) -> tuple[ReferenceScores | None, Comparison | None]:
     return (None, None) if change is None else (start, change)
 
 
-def below_start(study: Study) -> str:
+def below_start_on_reference(study: Study) -> str:
     """`osiris-d, seed 0: labelled images (-5.0, p = 0.004)`, of each state that is significantly below its start."""
     changes = [(run, _from_start(run)[1]) for run in states(study) if _scored(run)]
     worse = [(run, one) for run, one in changes if one is not None and one.significant and one.difference < 0]
@@ -140,7 +140,7 @@ def _scored(run: Run) -> list[Observation]:
 
 
 @figure("movement", "What each episode did to old images")
-def movement(study: Study) -> Figure | None:
+def memory_movement(study: Study) -> Figure | None:
     """Images of the memory, embedded before and after each episode. Left: how far their features moved (0: not at all).
     Right: how many of the five nearest neighbours among them stayed the same. Features may move together: then
     neighbours stay, and nothing is forgotten."""
@@ -192,7 +192,7 @@ def memory_neighbours(study: Study) -> Figure | None:
         queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
         sheets = []
         for number, embedded in features.items():
-            nearest = measured.neighbours(embedded)
+            nearest = measured.nearest_others(embedded)
             rows = [pixels(images[[query, *nearest[query].tolist()]]) for query in queries]
             sheets.append((f"after {study.task_title(number)}", tiles(rows)))
         return Figure(pictures(sheets, 2, 5.5), [run])

@@ -73,7 +73,7 @@ class Neighbours(NamedTuple):
     after: np.ndarray
 
 
-def nearest_images(run: Run, query_task: np.ndarray) -> Neighbours | None:
+def neighbours_of_run(run: Run, query_task: np.ndarray) -> Neighbours | None:
     every = [run.arrays(task) for task in range(run.task_count)]
     if not all("neighbours.bank" in arrays for arrays in every):
         return None
@@ -84,11 +84,11 @@ def nearest_images(run: Run, query_task: np.ndarray) -> Neighbours | None:
 
 
 @figure("neighbours", "Nearest images, before and after")
-def neighbours(study: Study, benchmark: Benchmark) -> Figure | None:
+def nearest_images(study: Study, benchmark: Benchmark) -> Figure | None:
     """Each row starts with an image, followed by the training images that are nearest to it. {sentence}"""
     labels = [label for label in ("ft", "osiris-d") if label in study.continual] or list(study.continual)[:2]
     split, last_task = benchmark.bank if benchmark.test is None else benchmark.test, study.task_count - 1
-    near = {name: nearest_images(study.continual[name][0], split.task.numpy()) for name in labels}
+    near = {name: neighbours_of_run(study.continual[name][0], split.task.numpy()) for name in labels}
     known = {name: pairs for name, pairs in near.items() if pairs is not None}
     if not known:
         return None
@@ -144,7 +144,7 @@ def most_forgotten(before: np.ndarray, after: np.ndarray, task: np.ndarray, last
 
 
 @figure("overfitting", "Overfitting to the memory")  # Fig. 3b and 5
-def overfitting(study: Study) -> Figure | None:
+def overfitting_curves(study: Study) -> Figure | None:
     """(L_all - L_mem) / L_all: the contrastive loss on all past data against that on the memory, without the current
     task. Near zero the memory represents the past; well above zero the encoder has overfitted to it."""
     runs = [run for run in study.main if run.uses_memory and run.label in study.plain and run.overfitting_logged]
@@ -185,7 +185,7 @@ def memory_shares(study: Study) -> Figure | None:
         return None
     canvas, every = panels(len(groups), 2, 5.5, 2.8)
     names = study.episode_names or [str(task + 1) for task in range(count)]
-    colours = draw.TASKS(np.linspace(0, 1, count))
+    colours = draw.TASK_COLOURS(np.linspace(0, 1, count))
     place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
     for axes, (labels, share) in zip(every, groups):
         axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)

@@ -16,21 +16,19 @@ from osiris.reporting.studies import Study
 from osiris.reporting.style import INK, MUTED, ROLES
 from osiris.runs.run import Run
 
-PAPER = ("offline", "ft", "osiris-d")
+PAPER_METHODS = ("offline", "ft", "osiris-d")
 """The methods of Fig. 4 and Fig. 7; others follow if there is space."""
 SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
 SEPARATOR: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.4, "linestyle": (0, (4, 2))}
-Tasks = Sequence[Sequence[int]]
-Environments = Sequence[tuple[str, Sequence[int]]]
 
 
 def chosen_labels(study: Study, most: int) -> list[str]:
-    first = [label for label in PAPER if label in study.by_label]
+    first = [label for label in PAPER_METHODS if label in study.by_label]
     return (first + [label for label in study.plain if label not in first])[:most]
 
 
 @figure("similarity", "Similarity between classes")  # Fig. 4
-def class_similarity(study: Study) -> Figure | None:
+def similarity_matrices(study: Study) -> Figure | None:
     """Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of
     classes that the encoder does not tell apart.{above}"""
     matrices: dict[str, np.ndarray] = {}
@@ -70,7 +68,7 @@ def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
     return [sorted({int(one) for one in label[task == number]}) for number in range(int(task.max()) + 1)]
 
 
-def class_order(tasks: Tasks) -> list[int]:
+def class_order(tasks: Sequence[Sequence[int]]) -> list[int]:
     """Classes in the order of the stream; a class that comes back keeps its first position."""
     return list(dict.fromkeys(one for classes in tasks for one in classes))
 
@@ -82,7 +80,9 @@ def between_classes(similarity: np.ndarray, classes: Sequence[int]) -> float:
     return float(np.nanmean(pairs)) if np.isfinite(pairs).any() else float("nan")
 
 
-def by_environment(similarity: np.ndarray, tasks: Tasks, environments: Environments) -> dict[str, float]:
+def by_environment(
+    similarity: np.ndarray, tasks: Sequence[Sequence[int]], environments: Sequence[tuple[str, Sequence[int]]]
+) -> dict[str, float]:
     """Environment -> mean similarity between its classes."""
     groups = {name: [one for task in members for one in tasks[task]] for name, members in environments}
     return {name: between_classes(similarity, sorted(set(classes))) for name, classes in groups.items() if classes}
@@ -180,12 +180,14 @@ def feature_maps(study: Study) -> Figure | None:
     canvas, every = panels(len(cells), 3, 3.6, 2.7)
     for axes, (run, moment, arrays) in zip(every, cells):
         points, task = arrays["projection.points"], arrays["task"][arrays["projection.indices"]]
-        colours = draw.TASKS(task / max(1, count - 1))
+        colours = draw.TASK_COLOURS(task / max(1, count - 1))
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
         bare(axes)
         when = f"after {study.task_title(moment)}" if run.continual else "at the end"
         axes.set_title(f"{run.label}, {when}")
-    scale = ScalarMappable(Normalize(0.5, count + 0.5), draw.TASKS.resampled(count) if count > 1 else draw.TASKS)
+    scale = ScalarMappable(
+        Normalize(0.5, count + 0.5), draw.TASK_COLOURS.resampled(count) if count > 1 else draw.TASK_COLOURS
+    )
     ticks = list(range(1, count + 1, 1 + count // 12))
     bar = canvas.colorbar(scale, ax=every, label="task", aspect=40, fraction=0.02, pad=0.01, ticks=ticks)
     bar.ax.tick_params(length=0)

@@ -96,7 +96,7 @@ def at_chance(run: Run) -> bool:
 
 
 @figure("health", "Health of the representation")
-def health(study: Study) -> Figure:
+def health_curves(study: Study) -> Figure:
     """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
     uniformity rises to 0.{images}"""
     methods = study.plain

@@ -1,11 +1,10 @@
-"""Numbers behind the figures, on hand-made arrays: forgetting, shares of the memory, similarity and its overlap."""
+"""Numbers behind the figures, on hand-made arrays: similarity of classes and its overlap."""
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from osiris.reporting.figures import representation
-from osiris.reporting.figures.images import most_forgotten, task_shares
 from osiris.reporting.figures.representation import kernel_density, scott_bandwidth, similarity_overlap
 
 CENTRES = np.linspace(-0.995, 0.995, 200)
@@ -61,19 +60,3 @@ def test_similarity_between_classes_leaves_the_diagonal_out():
     assert np.isnan(representation.between_classes(SIMILARITY, [0]))
     means = representation.by_environment(SIMILARITY, TASKS, [("one", [0, 1]), ("two", [2])])
     assert means["one"] == pytest.approx((0.2 + 0.6 + 0.3) / 3) and np.isnan(means["two"])
-
-
-def test_the_most_forgotten_queries_are_chosen():
-    before = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]], dtype=bool)
-    after = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]], dtype=bool)
-    task = np.array([0, 0, 0, 0, 1, 2])
-    assert most_forgotten(before, after, task, last_task=2, count=9) == [0, 2], "two per task, none of the last"
-    assert most_forgotten(before, after, task, last_task=3, count=9) == [0, 5, 2]
-    assert most_forgotten(before, after, task, last_task=3, count=1) == [0]
-
-
-def test_shares_of_each_task_leave_empty_slots_out():
-    memories = [np.array([0, 0, 0, 0]), np.array([0, 1, 1, 0]), np.array([0, 1, 2, 2])]
-    assert task_shares(memories, 3).tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.25, 0.25, 0.5]]
-    assert task_shares([np.array([-1, 0, -1, 1])], 2).tolist() == [[0.5, 0.5]]
-    assert task_shares([np.array([-1, -1])], 2).tolist() == [[0, 0]]

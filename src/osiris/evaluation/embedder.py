@@ -36,7 +36,7 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EmbeddedBatch:
     """Some images of many."""
 
     rows: list[int]
@@ -76,14 +76,14 @@ class Embedder:
             raise UserError(f"there are no images that can be decoded. {' '.join(notices[:3])}".rstrip())
         return Embedded(rows, torch.cat([part for part in features if len(part)]), notices)
 
-    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[Batch]:
+    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[EmbeddedBatch]:
         """Images 0 to count - 1 in order."""
         decoded = enumerate(decode_all(read, count, self.image_size))
         while batch := list(itertools.islice(decoded, BATCH)):
             bad = {row: image for row, image in batch if isinstance(image, UndecodableImage)}
             good = {row: image for row, image in batch if not isinstance(image, UndecodableImage)}
             features = self.embed_batch(np.stack([*good.values()])) if good else torch.empty(0, 0)
-            yield Batch([*good], features, bad)
+            yield EmbeddedBatch([*good], features, bad)
 
     def embed_batch(self, images: np.ndarray) -> Tensor:
         """Features of uint8 images [N, 3, H, W] of the encoder's size."""
