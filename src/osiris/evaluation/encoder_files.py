@@ -32,7 +32,7 @@ MOST_WRAPPERS = 10
 COPIES = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
 """A checkpoint often holds a second copy of the encoder; its names contain one of these words."""
 MOST_LAYERS = 1000
-"""Of each kind in a pretrained encoder."""
+"""The largest number of layers, blocks or stages that a pretrained encoder may claim to have."""
 Mean = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Deviation = Annotated[float, Meta(ge=1e-6, le=1e6)]
 
@@ -53,7 +53,7 @@ class LoadedEncoder:
 
     module: nn.Module
     description: dict[str, Any]
-    """Part of the protocol fingerprint."""
+    """Becomes part of the protocol fingerprint."""
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
     """Channel statistics of the images it was trained on; None: unknown, use those of the data."""
@@ -250,7 +250,7 @@ def map_keys(state: Mapping[str, Tensor], prefix: str | None = None) -> dict[str
 
 
 def find_prefix(names: list[str]) -> str:
-    """What precedes `conv1.weight` of the encoder."""
+    """The part of the names before `conv1.weight` of the encoder."""
     present, end = set(names), "layer1.0.conv1.weight"
     prefixes = sorted({name.removesuffix(end) for name in names if name.endswith(end)})
     prefixes = [prefix for prefix in prefixes if prefix + "conv1.weight" in present]

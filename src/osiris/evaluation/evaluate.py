@@ -30,7 +30,7 @@ from osiris.files import save_tensors
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One checkpoint, evaluated."""
+    """The results of one checkpoint."""
 
     numbers: Scores
     arrays: dict[str, Tensor]

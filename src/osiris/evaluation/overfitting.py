@@ -16,7 +16,7 @@ from osiris.framework import losses
 from osiris.randomness import generator
 
 FEWEST = 4
-"""Images that a contrastive loss needs to mean anything."""
+"""A contrastive loss on fewer images says nothing."""
 
 Embed = Callable[[Tensor, torch.Generator], dict[str, Tensor]]
 """Indices of training images -> normalised embeddings [2, N, d] of two views of each, by space (g, h)."""

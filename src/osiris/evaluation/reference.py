@@ -46,7 +46,7 @@ class Reference:
 
     @property
     def k(self) -> int:
-        """A fifth of a class, at most 20."""
+        """Neighbours that vote: a fifth of the images of a class, at most 20."""
         return max(1, min(20, int(self.labels.bincount().float().median()) // 5))
 
 
@@ -108,7 +108,7 @@ def score_reference(
 
 
 def against(before: ReferenceScores | None, after: ReferenceScores) -> Comparison | None:
-    """Two encoders on the same labelled images."""
+    """Compare two encoders on the same labelled images; None if the images differ."""
     if before is None or before.digest != after.digest or len(before.hits) != len(after.hits):
         return None
     return compare_hits(*(np.array([hit == "1" for hit in one.hits]) for one in (before, after)))

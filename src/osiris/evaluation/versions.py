@@ -28,7 +28,7 @@ NEIGHBOURS = 10
 MAP_IMAGES = 1000
 """Bank images that the map is fitted on, or half of the bank if that is less."""
 QUERIES = 2000
-"""Most queries."""
+"""The largest number of queries."""
 
 
 def roles(bank: int, test: int) -> tuple[Tensor, Tensor, Tensor]:

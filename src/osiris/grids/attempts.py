@@ -57,7 +57,7 @@ class Attempt:
 
     @staticmethod
     def start(directory: GridDirectory, run: GridRun, command: list[str], cores: set[int] | None = None) -> Attempt:
-        """`cores`: those that the process may use."""
+        """Start the process of a run. `cores`: those that it may use."""
 
         def settle() -> None:
             # In the new process. SLURM announces the end of a job by SIGUSR2 to every process of it; only the one that
@@ -134,7 +134,7 @@ def statuses(directory: GridDirectory) -> list[RunStatus]:
 
 
 def summary(states: list[RunStatus]) -> str:
-    """`12 runs: 2 running, 9 waiting, 1 done`"""
+    """The number of runs in each state: `12 runs: 2 running, 9 waiting, 1 done`."""
     counts = Counter(one.state for one in states)
     order = [state for state in ("running", "failed", "waiting", "done", "dropped") if counts[state]]
     return f"{len(states)} runs: " + ", ".join(f"{counts[state]} {state}" for state in order)

@@ -29,12 +29,12 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     time: str = ""
     host: str = ""
     job: str = ""
-    """Of a cluster."""
+    """The identifier of the cluster job."""
     code: int = 0
     """The exit code of a run that ended."""
     error: str = ""
     tasks: int = 0
-    """What a trial that a search dropped has learned."""
+    """The tasks that a trial had learned when a search dropped it."""
 
 
 class Step(msgspec.Struct):
@@ -74,7 +74,7 @@ def last_entry(directory: GridDirectory, run: GridRun) -> JournalEntry | None:
 
 
 def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
-    """A search does not train a trial any further."""
+    """Record that a search does not train this trial any further."""
     last = last_entry(directory, run)
     if last is None or last.event != "drop":
         record(directory, run, JournalEntry("drop", tasks=tasks))

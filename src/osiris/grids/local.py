@@ -25,13 +25,13 @@ def divide_cores(jobs: int) -> list[set[int]]:
 
 
 class LocalLauncher:
-    """`--launcher local --jobs N`."""
+    """Runs a grid with N processes at a time on this machine (`--launcher local --jobs N`)."""
 
     def __init__(self, directory: GridDirectory, jobs: int, retries: int, processes: int = 1) -> None:
         self.directory, self.jobs, self.retries, self.processes = directory, jobs, retries, processes
         self.failures: Counter[GridRun] = Counter()
         self.running: dict[int, Attempt] = {}
-        """Slot -> what runs there."""
+        """Slot -> the attempt that runs in it."""
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Every run that is not finished, at most `jobs` at a time. Ctrl-C and SIGTERM stop all of them cleanly.

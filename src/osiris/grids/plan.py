@@ -23,21 +23,21 @@ from osiris.models.encoder import build_encoder
 from osiris.training.estimate import encoder_flops
 
 PROBE_SECONDS = 0.3
-"""How long the speed of an encoder is measured."""
+"""Seconds for which the speed of an encoder is measured."""
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """Of one run."""
+    """The estimated cost of one run."""
 
     flops: float
-    """Of the encoder, forward and backward, evaluation included."""
+    """FLOPs of the encoder, forward and backward, in training and evaluation."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a benchmark under a config. Nothing is loaded."""
+    """The numbers of images of a benchmark under a config, known without loading it."""
 
     train_per_task: list[int]
     bank: int

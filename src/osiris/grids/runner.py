@@ -76,7 +76,7 @@ def make_launcher(
     processes: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> Launcher:
-    """For this machine, or with `slurm` for a cluster."""
+    """A launcher for this machine, or with `slurm` for a cluster."""
     if slurm is not None:
         return SlurmLauncher(directory, slurm, jobs, retries, processes)
     return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)

@@ -50,7 +50,7 @@ class SlurmOptions:
     """Watch the jobs until they end. With --no-wait, submit them and leave."""
 
     def parameters(self, processes: int, jobs: int | None) -> dict[str, Any]:
-        """As submitit takes them."""
+        """The options under the names that submitit uses."""
         others = {}
         for text in self.slurm:
             name, equals, value = text.partition("=")
@@ -72,7 +72,7 @@ class SlurmOptions:
 
 
 class SlurmLauncher:
-    """`--launcher slurm`."""
+    """Submits a grid to a SLURM cluster as an array job (`--launcher slurm`)."""
 
     def __init__(
         self, directory: GridDirectory, options: SlurmOptions, jobs: int | None, retries: int, processes: int = 1

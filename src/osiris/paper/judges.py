@@ -39,7 +39,7 @@ class Evidence:
     samples: Mapping[tuple[str, str], Sample] = field(default_factory=dict)
     """(method, quantity) -> sample over seeds"""
     environments: tuple[str, ...] = ()
-    """In the order of the tasks."""
+    """Names of the environments, in the order of the tasks."""
     scale: str = ""
     """How the runs differ from the paper's."""
     meaningful: bool = True
@@ -147,7 +147,7 @@ def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
 
 @judge
 def each(evidence: Evidence, *judges: Judge) -> Outcome:
-    """All judges say that it holds."""
+    """Every one of the judges must say that the claim holds."""
     return every(*(one(evidence) for one in judges))
 
 

@@ -32,7 +32,7 @@ class Recipe:
     benchmarks: tuple[str, ...]
     methods: tuple[str, ...]
     files: tuple[str, ...]
-    """Files of the report, with {benchmark}."""
+    """Paths of its files in the report, without endings; {benchmark} is replaced."""
     norms: tuple[str, ...] = ()
     """Normalisations to compare; empty: the preset's."""
     curves: bool = False
@@ -41,7 +41,7 @@ class Recipe:
     """Track overfitting to the memory."""
 
     def settings(self, preset: str) -> dict[str, tuple[str, ...]]:
-        """Options of the runs beside method, benchmark and seed."""
+        """Options of `osiris train` for these runs, other than method, benchmark and seed."""
         evaluate_every, track = INTERVALS[preset]
         settings = {"norm": self.norms} if self.norms else {}
         settings |= {"evaluate_every": (str(evaluate_every),)} if self.curves else {}
@@ -95,7 +95,7 @@ for number, tasks in ((8, "1 to 5"), (9, "6 to 10"), (10, "11 to 15"), (11, "16 
 
 
 def find_recipe(name: str) -> Recipe:
-    """`table2`, `Table 2`, `tab2`, `fig3a`, `figure-3a`."""
+    """The recipe of a table or figure, given as `table2`, `Table 2`, `tab2`, `fig3a` or `figure-3a`."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     key = re.sub(r"^(?:figure|fig)", "fig", re.sub(r"^(?:table|tab)", "table", key))
     if key not in RECIPES:

@@ -22,7 +22,7 @@ from osiris.runs.untrusted import read_received
 
 GAP = 2
 MARGIN, SHEET_PAPER, SHEET_INK = 6, (255, 255, 255), (40, 40, 40)
-"""Of contact sheets."""
+"""Pixels around a contact sheet, and its colours."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
 
 
 def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-    """uint8 [n, H, W, 3]"""
+    """Some of the images: uint8 [n, H, W, 3]."""
     return pixels(images.take(torch.as_tensor(np.asarray(indices), dtype=torch.int64)))
 
 

@@ -171,7 +171,7 @@ def _recall(run: Run) -> dict[str, float | None]:
 
 
 def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
-    """What the columns of compatibility are."""
+    """The note that explains the columns of compatibility."""
     each = "; ".join(sorted({one.conditions for one in measured}))
     missing = f"; {len(measured)} of {runs} continual runs have it" if len(measured) < runs else ""
     return (

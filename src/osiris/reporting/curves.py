@@ -23,7 +23,7 @@ class Course:
     """Every evaluation of a run under one protocol, in order. Accuracies in percent; NaN without test images."""
 
     x: np.ndarray
-    """[n]: where in training."""
+    """[n]: the position of each evaluation in training."""
     accuracy: np.ndarray
     """[n, tasks]"""
     task_level: np.ndarray
@@ -74,7 +74,7 @@ def overfitting_course(run: Run) -> list[tuple[float, dict[str, float]]]:
 
 
 def ends(run: Run) -> list[float]:
-    """Where the evaluations at the ends of tasks lie."""
+    """Positions of the evaluations at the ends of tasks."""
     count = len(run.metrics.evaluations)
     return [float(n + 1) for n in range(count)] if run.continual else [float(run.task_count)] * count
 

@@ -73,7 +73,7 @@ def storage_table(rows: Sequence[Facts], about: str) -> Table:
 
 
 def _rules(rows: Sequence[Facts]) -> frozenset[int]:
-    """A rule where the group changes."""
+    """The rows that start a new group, before which a rule is drawn."""
     return frozenset(index for index in range(1, len(rows)) if rows[index].group != rows[index - 1].group)
 
 

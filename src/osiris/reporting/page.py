@@ -160,7 +160,7 @@ section on the page."""
 
 
 def study_sections(writer: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
-    """Everything that the runs of a study allow."""
+    """The sections of a study for which its runs have the data."""
     source = find_images(study)
     if source.benchmark is None:
         writer.lacks(f"{study.benchmark}: {source.reason}.")

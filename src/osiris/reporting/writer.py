@@ -29,7 +29,7 @@ class Section:
     identifier: str
     title: str
     short: str
-    """In the contents."""
+    """The title in the contents."""
     intro: str
     blocks: Sequence[str]
     study: tuple[str, str] | None = None
@@ -70,7 +70,7 @@ class ReportWriter:
         return render_template("table.html", table=table, name=name, files=files)
 
     def _new_name(self, wanted: str) -> str:
-        """Safe as a file name, and not used yet."""
+        """The wanted name, made safe as a file name and different from those already used."""
         name, number = safe_name(wanted), 1
         while name in self.names:
             number += 1

@@ -57,7 +57,7 @@ def states(study: Study) -> list[Run]:
 
 
 def _curve(run: Run, field: str) -> Curve:
-    """A number of every observation, where it was measured."""
+    """One field of the observations, over the episodes in which it was measured."""
     points = [(one.task + 1, value) for one in run.observations.episodes if (value := getattr(one, field)) is not None]
     return Curve(*as_points(points), None)
 

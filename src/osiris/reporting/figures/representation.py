@@ -13,12 +13,12 @@ from matplotlib.colors import Normalize
 from osiris.reporting import axes as draw
 from osiris.reporting.figure import Figure, add_legend, bare, figure, panels
 from osiris.reporting.studies import Study
-from osiris.reporting.style import INK, MUTED, ROLES
+from osiris.reporting.style import INK, MUTED, ROLE_STYLES
 from osiris.runs.run import Run
 
 PAPER_METHODS = ("offline", "ft", "osiris-d")
 """The methods of Fig. 4 and Fig. 7; others follow if there is space."""
-SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
+SAME, DIFFERENT = ROLE_STYLES["past"], ROLE_STYLES["cross"]
 SEPARATOR: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.4, "linestyle": (0, (4, 2))}
 
 
