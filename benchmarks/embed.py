@@ -23,7 +23,7 @@ from PIL import Image
 import osiris
 from osiris.augment.views import normalise
 from osiris.data import decode
-from osiris.evaluation.embedding import BATCH, Embedder
+from osiris.evaluation.embedder import BATCH, Embedder
 
 
 def cpu_seconds(work) -> float:

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import torch
 
-from osiris.evaluation.embedding import Batch
+from osiris.evaluation.embedder import EmbeddedBatch
 from osiris.index.gallery import Gallery
 from osiris.index.records import Version
 from osiris.index.store import Index
@@ -41,7 +41,7 @@ class NoEncoder:
         self.dimension = dimension
 
     def batches(self, read, count: int):
-        yield Batch([*range(count)], torch.randn(count, self.dimension), {})
+        yield EmbeddedBatch([*range(count)], torch.randn(count, self.dimension), {})
 
 
 def make(folder: Path, count: int, dimension: int, files: bool) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from osiris.cores import core_count
-from osiris.grids.attempts import train_command
+from osiris.grids.attempts import training_command
 from osiris.grids.grid import Grid, GridDirectory, parse_settings
 from osiris.grids.runner import make_launcher, run_grids
 
@@ -49,14 +49,14 @@ def main() -> None:
     def one_after_the_other(directory: GridDirectory) -> None:
         directory.write_configs(several.runs())
         for run in several.runs():
-            subprocess.run(train_command(directory, run), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(training_command(directory, run), check=True, stdout=subprocess.DEVNULL)
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["OSIRIS_CACHE"] = str(Path(folder) / "cache")
         for grid in {several.settings["threads"]: several, one.settings["threads"]: one}.values():
             warm_up = GridDirectory(Path(folder) / f"warm{grid.settings['threads'][0]}", stop_after=1)
             warm_up.write_configs(grid.runs()[:1])
-            subprocess.run(train_command(warm_up, grid.runs()[0]), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(training_command(warm_up, grid.runs()[0]), check=True, stdout=subprocess.DEVNULL)
         before = measure(lambda: one_after_the_other(GridDirectory(Path(folder) / "runs")))
         sweep = measure(lambda: run_grids(make_launcher(GridDirectory(Path(folder) / "grid"), cores), [one]))
     print(f"{len(one.runs())} runs of {args.benchmark}, preset {args.preset}, {cores} core(s)")

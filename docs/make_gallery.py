@@ -20,11 +20,9 @@ from PIL import Image
 ORDER = (
     "overview",
     "accuracy",
-    "accuracy-methods",
     "trade-off",
     "matrices-class-agnostic",
     "tasks",
-    "forgetting",
     "neighbours",
     "norms",
     "overfitting",
@@ -32,7 +30,6 @@ ORDER = (
     "similarity",
     "distributions",
     "maps",
-    "class-maps",
     "storage",
     "health",
     "losses",
@@ -43,7 +40,7 @@ WIDTH = 1500
 HEAD = """# {heading}
 
 Figures of one report, made by one command from run directories. The page itself, `report.html`, also has the tables,
-the claims of the paper tested on these runs, and the command of every run.
+the main claims of the paper tested on these runs, and the command of every run.
 
 ```
 {commands}
@@ -61,8 +58,6 @@ def main(report: Path, page: Path, heading: str) -> None:
     parts = [HEAD.format(heading=heading, commands=commands(report), scale=scale(report))]
     for name in ORDER:
         for vector in sorted((report / "figures").glob(f"*-{name}.svg")):
-            if max((known for known in ORDER if vector.stem.endswith(f"-{known}")), key=len) != name:
-                continue  # class-maps also ends with maps
             text = vector.read_text(encoding="utf-8")
             title, caption = (described(text, field) for field in ("title", "description"))
             shrink(vector.with_suffix(".png"), pictures / f"{name}.png")
@@ -87,7 +82,7 @@ def commands(report: Path) -> str:
         seed = re.search(r"--seed (\d+)", plain)
         lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
     shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]
-    return "\n".join([*shown, "osiris report runs --out report --slow"])
+    return "\n".join([*shown, "osiris report runs --out report"])
 
 
 def scale(report: Path) -> str:

@@ -119,7 +119,7 @@ def numbers(name: str) -> str:
         return "The paper of Osiris does not have this method."
     if len(lines) == 2:
         return "The paper prints no numbers for it (Fig. 2 has bars alone)."
-    return "\n".join([*lines, "", f"Percent, mean ± deviation over three seeds; {published.settings()}."])
+    return "\n".join([*lines, "", f"Percent, mean ± deviation over three seeds; {published.published_settings()}."])
 
 
 def _value(summary: Sample | None) -> str:

@@ -1,58 +1,35 @@
-"""`osiris bench`: the two sides of a ratio do the same work, and the command prints a row for each."""
+"""`osiris bench`: the speed of a step beside its encoder passes and a product, and what the command prints."""
 
 import pytest
 import torch
 
 from osiris import bench
-from osiris.augment.views import TwoViews
-from osiris.bench import gpu
 from osiris.cli import main
 from osiris.presets import smoke
-from osiris.randomness import generator
-
-
-def test_the_pipeline_with_pillow_makes_the_same_views() -> None:
-    images = bench.smooth_images(6)
-    arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
-    theirs = bench.pillow_two_views(arrays, generator(0, "augment.x"))
-    ours = TwoViews(bench.MEAN, bench.STD)(images, generator(0, "augment.x"))
-    difference = (ours - theirs) * torch.tensor(bench.STD).view(3, 1, 1)
-    assert difference.abs().mean() < 4 / 255
-
-
-def test_a_ratio_is_the_median_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([9.0, 1.0, 2.0, 1.0, 12.0, 2.0, 8.0, 2.0])  # the first turn is left out
-    monkeypatch.setattr(bench, "cpu_seconds", lambda work: next(times))
-    assert bench.ratio(lambda: None, lambda: None, 3) == 4.0
-
-
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def one(repeats: int) -> list[bench.Row]:
-        return [bench.Row(f"{repeats} turns", 1.234, at_most=2)]
-
-    monkeypatch.setattr(bench, "PARTS", (one,))
-    assert main(["bench", "--repeats", "3"]) == 0
-    printed = capsys.readouterr().out
-    assert all(text in printed for text in ("3 turns", "1.23", "at most 2", "met"))
-    assert main(["bench", "--repeats", "0"]) == 2
 
 
 def test_the_speed_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of 1, 2 and 4 seconds for a step, its encoder passes and a product; the work is counted."""
     engine, phase = bench.second_task("osiris-d", smoke("tinyworld"))
     images, times = engine.step(phase, 0).images, iter([1.0, 2.0, 4.0])
-    monkeypatch.setattr(gpu, "wall_seconds", lambda work, *given: (work(), next(times))[1])
-    speed = gpu.training_speed("smoke", smoke("tinyworld"), "cpu", 1)
+    monkeypatch.setattr(bench, "wall_seconds", lambda work, *given: (work(), next(times))[1])
+    speed = bench.training_speed("smoke", smoke("tinyworld"), "cpu", 1)
     assert (speed.images, speed.of_passes) == (images, 2.0)
-    flops = images * gpu.later_cost(engine.method).work * gpu.encoder_flops(engine.config.encoder, 32)
+    flops = images * bench.later_cost(engine.method).work * bench.encoder_flops(engine.config.encoder, 32)
     assert speed.of_products == pytest.approx(flops / (2 * 4096**3 / 4))
 
 
-def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "PARTS", ())
-    monkeypatch.setattr(gpu, "on_gpu", lambda repeats: [gpu.Speed("bf16", 1234.4, 0.91, 0.32)])
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+@pytest.mark.parametrize("gpu", [True, False])
+def test_the_command(gpu: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def measured(name: str, config: object, device: str, repeats: int) -> bench.Speed:
+        assert (device, repeats) == ("cuda" if gpu else "cpu", 3)
+        return bench.Speed(name, 1234.4, 0.91, 0.32)
+
+    monkeypatch.setattr(bench, "training_speed", measured)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
     assert main(["bench", "--repeats", "3"]) == 0
     printed = capsys.readouterr().out
-    assert all(text in printed for text in ("a GPU", "bf16", "1234", "0.91", "0.32"))
+    shown = ("a GPU", "TF32, compiled") if gpu else (f"torch {torch.__version__}", "`fast`")
+    assert all(text in printed for text in (*shown, "1234", "0.91", "0.32"))
+    assert main(["bench", "--repeats", "0"]) == 2

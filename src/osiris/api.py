@@ -193,9 +193,9 @@ def compare(
     return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper)
 
 
-def report(runs: Runs, out: str | Path = "report", title: str | None = None, slow: bool = False) -> Path:
+def report(runs: Runs, out: str | Path = "report", title: str | None = None) -> Path:
     """Write report.html with all figures and tables from finished runs; returns the path of the page."""
-    return make_report(paths_of(runs), Path(out), title, slow)
+    return make_report(paths_of(runs), Path(out), title)
 
 
 def paths_of(runs: Runs) -> list[Path]:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from osiris.augment.operations import upload
-from osiris.augment.views import Parameters, apply
-from osiris.bench import pillow_view
+from osiris.augment.views import Parameters, TwoViews, apply
+from osiris.randomness import generator
+from pillow_views import pillow_two_views, pillow_view
 
 TOLERANCE = 2.0
 """Mean absolute difference per image, in 255ths, allowed against Pillow (which rounds to 8 bits after every step)."""
@@ -229,3 +230,11 @@ def test_an_upload_returns_before_the_copy_on_cuda_alone() -> None:
     with Copies():
         assert upload(torch.ones(3), "meta").is_meta
     assert seen and not any(seen)
+
+
+def test_both_views_are_those_of_the_usual_pipeline() -> None:
+    images, mean, std = pictures(32, 32), (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+    theirs = pillow_two_views(images.permute(0, 2, 3, 1).numpy(), generator(0, "augment.x"), mean, std)
+    ours = TwoViews(mean, std)(images, generator(0, "augment.x"))
+    difference = (ours - theirs) * torch.tensor(std).view(3, 1, 1)
+    assert difference.abs().mean() < 4 / 255

@@ -12,7 +12,7 @@ from PIL import Image
 
 import fork_server
 from osiris.cli import main
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.learner import Learner
 from tiny_runs import pictures
 

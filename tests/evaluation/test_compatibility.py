@@ -14,7 +14,7 @@ from osiris.evaluation import versions
 from osiris.evaluation.compatibility import PENALTIES, apply_map, fit_map, recall_at
 from osiris.evaluation.features import Features
 from osiris.evaluation.scores import Compatibility, IndexScores
-from osiris.evaluation.versions import compatibility, roles
+from osiris.evaluation.versions import measure_compatibility, roles
 
 TASKS = ((0, 1), (2, 3))
 
@@ -134,7 +134,7 @@ def made(make_benchmark: Callable[..., Benchmark]) -> Benchmark:
 @pytest.mark.parametrize("with_test", [True, False])
 def test_every_pair_against_loops(made: Benchmark, with_test: bool):
     encoders = features_of(made, with_test)
-    result = compatibility(encoders, made)
+    result = measure_compatibility(encoders, made)
     fitted, gallery, chosen = (part.tolist() for part in roles(60, 18 if with_test else 0))
     split = made.test if with_test else made.bank
     assert split is not None and split.label is not None and made.bank.label is not None
@@ -158,7 +158,7 @@ def test_the_same_encoder_is_compatible_with_itself_and_a_rotated_one_after_a_ma
     first = features_of(made)[0]
     assert first.test is not None
     rotation, _ = torch.linalg.qr(torch.randn(6, 6))
-    result = compatibility([first, first, Features(first.bank @ rotation, first.test @ rotation)], made)
+    result = measure_compatibility([first, first, Features(first.bank @ rotation, first.test @ rotation)], made)
     assert result.raw.recall[1] == [100] and result.mapped.recall[1] == [100]
     assert max(result.raw.recall[2]) < 70 and min(result.mapped.recall[2]) > 95
 
@@ -166,8 +166,8 @@ def test_the_same_encoder_is_compatible_with_itself_and_a_rotated_one_after_a_ma
 def test_without_labels_there_is_recall_alone(made: Benchmark):
     encoders = features_of(made)
     bare = replace(made, bank=replace(made.bank, label=None))
-    result = compatibility(encoders, bare)
-    assert result.raw.recall == compatibility(encoders, made).raw.recall
+    result = measure_compatibility(encoders, bare)
+    assert result.raw.recall == measure_compatibility(encoders, made).raw.recall
     assert result.raw.same_class == [[], [None], [None, None]] and result.same_class == [None] * 3
     assert result.mean_same_class is None and result.mapped.mean_same_class is None
 

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from osiris.evaluation import geometry
-from osiris.evaluation.geometry import class_similarity, neighbours, projection, similarity_histogram
+from osiris.evaluation.geometry import class_similarity, neighbours_of_some, projection, similarity_histogram
 from osiris.evaluation.health import fixed_subset
 
 
@@ -59,7 +59,7 @@ def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
 
 def test_neighbours_are_the_nearest_in_order():
     bank, test = torch.randn(300, 8), torch.randn(80, 8)
-    indices, result = neighbours(bank, test)
+    indices, result = neighbours_of_some(bank, test)
     assert len(indices) == geometry.NEIGHBOUR_IMAGES
     similarity = unit(test) @ unit(bank).T
     for query, row in zip(indices.tolist(), result.tolist(), strict=True):

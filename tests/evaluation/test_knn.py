@@ -14,7 +14,7 @@ from osiris.evaluation import knn
 from osiris.evaluation.config import PROTOCOLS, ProtocolConfig
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import Features
-from osiris.evaluation.knn import Question, ask, nearest, rank, vote
+from osiris.evaluation.knn import Question, ask, nearest, rank_classes, vote
 from quick import quick
 
 ALL = ProtocolConfig(protocols=PROTOCOLS)
@@ -114,7 +114,7 @@ def test_ties_prefer_the_lower_class_and_the_lower_index():
     classes = torch.tensor([[3, 3, 3, 3, 1, 1, 1, 1]])
     votes = vote(similarity, classes, 5, 0.1)
     assert votes[0, 1] == votes[0, 3] > 0
-    assert rank(votes).tolist() == [[1, 3, -1, -1, -1]]
+    assert rank_classes(votes).tolist() == [[1, 3, -1, -1, -1]]
     similarity = torch.tensor([[0.5, 0.9, 0.5, 0.5, 0.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
     values, indices = nearest(similarity, 3)
     assert sorted(indices[0].tolist()) == [0, 1, 2]
@@ -129,7 +129,7 @@ def test_ties_prefer_the_lower_class_and_the_lower_index():
 def test_masked_votes_without_any_for_the_task_fall_to_its_lowest_class():
     votes = torch.tensor([[0, 0, 0, 9], [0, 5, 0, 9]])
     allowed = torch.tensor([[False, True, True, False]])
-    assert rank(votes, allowed)[:, :2].tolist() == [[1, -1], [1, -1]]
+    assert rank_classes(votes, allowed)[:, :2].tolist() == [[1, -1], [1, -1]]
 
 
 def test_the_caller_s_matmul_precision_survives(clustered):

@@ -11,7 +11,7 @@ from osiris.evaluation.baselines import untrained_baseline
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import evaluate_features
 from osiris.evaluation.features import embed_benchmark
-from osiris.evaluation.fingerprint import differences, fingerprint, require_same
+from osiris.evaluation.fingerprint import protocol_fingerprint
 from osiris.evaluation.scores import Scores, write_record
 from osiris.runs.records import build_metrics, read_metrics, task_names
 
@@ -44,7 +44,7 @@ def numbers_of(benchmark, seed: int) -> Scores:
 def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
     evaluations = [numbers_of(benchmark_, seed) for seed in (10, 11, 12)]
     baseline = untrained_baseline(Linear, benchmark_, PROTOCOL, None, "linear")
-    mark = fingerprint(benchmark_, PROTOCOL, {"width": 6})
+    mark = protocol_fingerprint(benchmark_, PROTOCOL, {"width": 6})
     assert baseline is not None
     built = build_metrics("ft", benchmark_, 7, evaluations, baseline.protocols, mark)
     write_record(tmp_path / "metrics.json", built)
@@ -67,7 +67,7 @@ def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
 
 def test_metrics_of_an_offline_and_of_an_unfinished_run(benchmark_):
     one = numbers_of(benchmark_, 1)
-    mark = fingerprint(benchmark_, PROTOCOL, {})
+    mark = protocol_fingerprint(benchmark_, PROTOCOL, {})
     offline = build_metrics("offline", benchmark_, 0, [one], None, mark, continual=False)
     aware = offline["task-aware"]
     assert offline.complete and aware.continual is False and len(aware.accuracy_matrix) == 1
@@ -96,29 +96,3 @@ def test_baseline_is_the_mean_of_encoders_and_is_cached(benchmark_, tmp_path):
     untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/other data")
     untrained_baseline(Linear, benchmark_, dataclasses.replace(PROTOCOL, k=4), tmp_path, "linear/made")
     assert Linear.built == 5
-
-
-@pytest.mark.parametrize(
-    ("field", "changed"),
-    [
-        ("k", {"protocol": ProtocolConfig(k=4, random_encoders=2)}),
-        ("temperature", {"protocol": ProtocolConfig(k=3, random_encoders=2, temperature=0.2)}),
-        ("encoder", {"encoder": {"width": 64}}),
-        ("split", {"benchmark": {"checksum": "other"}}),
-        ("task_order", {"benchmark": {"tasks": ((2, 3), (0, 1), (4, 5))}}),
-    ],
-)
-def test_fingerprint_changes_with_what_matters(benchmark_, field, changed):
-    before = fingerprint(benchmark_, PROTOCOL, {"width": 6})
-    benchmark = dataclasses.replace(benchmark_, **changed.get("benchmark", {}))
-    after = fingerprint(benchmark, changed.get("protocol", PROTOCOL), changed.get("encoder", {"width": 6}))
-    assert before.hash != after.hash and list(differences([before, after])) == [field]
-    with pytest.raises(UserError, match=f"(?s)different protocols.*{field}: .*runs/a.*runs/b"):
-        require_same({"runs/a": before, "runs/b": after})
-
-
-def test_fingerprint_does_not_change_with_what_does_not_matter(benchmark_):
-    before = fingerprint(benchmark_, PROTOCOL, {"width": 6, "norm": "gn"})
-    other = dataclasses.replace(PROTOCOL, keep_features=True, evaluate_every=5, probe=True)
-    assert before == fingerprint(benchmark_, other, {"norm": "gn", "width": 6})
-    require_same({"a": before, "b": before})

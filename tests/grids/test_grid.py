@@ -12,7 +12,7 @@ from osiris.commands import train as train_command
 from osiris.errors import UserError
 from osiris.framework.methods import READINGS, ZOO
 from osiris.grids import plan
-from osiris.grids.attempts import train_command as launch_command
+from osiris.grids.attempts import training_command as launch_command
 from osiris.grids.grid import Grid, GridDirectory, GridRun, parse_settings, read_grids
 
 GRID = Grid(("ft", "osiris-d/no-past"), ("tinyworld", "split-cifar100-5"), (0, 1), "smoke", {"norm": ("gn", "bn")})

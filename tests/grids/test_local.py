@@ -83,7 +83,7 @@ def test_a_signal_at_the_moment_of_a_fork_is_not_lost(tmp_path: Path, monkeypatc
     """Python drops exceptions there, and a sweep that went on would never stop."""
     armed = [True]
     os.register_at_fork(before=lambda: armed and armed.pop() and signal.raise_signal(signal.SIGTERM))
-    monkeypatch.setattr(local, "train_command", lambda *_: ["sleep", "600"])
+    monkeypatch.setattr(local, "training_command", lambda *_: ["sleep", "600"])
     directory, started = GridDirectory(tmp_path), time.monotonic()
     with pytest.raises(Stopped, match="same command"):
         run_grids(make_launcher(directory, jobs=1), [Grid(("ft",), seeds=(0,), preset="smoke")])

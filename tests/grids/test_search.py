@@ -15,7 +15,7 @@ from osiris.evaluation.scores import Health, ProtocolScores, Scores, write_recor
 from osiris.grids.attempts import status_of
 from osiris.grids.grid import Grid, GridDirectory, GridRun
 from osiris.grids.journal import read_journal
-from osiris.grids.search import Study, ladder, parse_range, score, search, spread_trials, studies_of
+from osiris.grids.search import Halving, halvings_of, ladder, parse_range, score, search, spread_trials
 from tiny_runs import assert_same_run, config, train, write_arrays
 
 RATE = "learning_rate=0.01..0.3:log"
@@ -62,9 +62,9 @@ def scores(accuracy: list[float | None]) -> Scores:
 def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     """A is the learning rate here, and trials above 0.15 fail."""
     directory, launched = GridDirectory(tmp_path), list[tuple[int | None, list[GridRun]]]()
-    (study,) = studies_of(Grid(("osiris-d",), preset="smoke"), [parse_range(RATE)], 8)
-    assert all(("validation", "true") in trial.settings and trial.seed == 0 for trial in study.trials)
-    rate = {trial: float(dict(trial.settings)["learning_rate"]) for trial in study.trials}
+    (halving,) = halvings_of(Grid(("osiris-d",), preset="smoke"), [parse_range(RATE)], 8)
+    assert all(("validation", "true") in trial.settings and trial.seed == 0 for trial in halving.trials)
+    rate = {trial: float(dict(trial.settings)["learning_rate"]) for trial in halving.trials}
 
     def launch(runs: list[GridRun]) -> None:
         launched.append((directory.stop_after, runs))
@@ -75,16 +75,16 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
                 accuracy = [rate[run]] * (directory.stop_after or 0) + [99.0] * 5  # of tasks that come later
                 write_record(path, scores([None, *accuracy[1:]]))
 
-    search(directory, [study], launch)
-    good = sorted((trial for trial in study.trials if rate[trial] < 0.15), key=lambda trial: -rate[trial])
+    search(directory, [halving], launch)
+    good = sorted((trial for trial in halving.trials if rate[trial] < 0.15), key=lambda trial: -rate[trial])
     assert len(good) < 8
     assert [(tasks, len(runs)) for tasks, runs in launched] == [(3, 8), (5, 4), (10, 2)]
     assert [set(runs) for _, runs in launched[1:]] == [set(good[:4]), set(good[:2])]
-    assert all(study.scores[trial][1] == pytest.approx(rate[trial]) for trial in good), "of the tasks so far"
-    assert set(study.ranking()[:2]) == set(good[:2]) and study.ranking()[2:] == good[2:]
-    states = Counter(status_of(directory, trial).state for trial in study.trials)
+    assert all(halving.scores[trial][1] == pytest.approx(rate[trial]) for trial in good), "of the tasks so far"
+    assert set(halving.ranking()[:2]) == set(good[:2]) and halving.ranking()[2:] == good[2:]
+    states = Counter(status_of(directory, trial).state for trial in halving.trials)
     assert states["dropped"] == len(good) - 2, "sweep status does not wait for them"
-    search(directory, [study], launch)
+    search(directory, [halving], launch)
     assert len(read_journal(directory, good[-1])) == 1, "said once"
     rows = (tmp_path / "search.csv").read_text().splitlines()
     assert len(rows) == 9 and f"learning_rate={rate[good[2]]:.3g}," in rows[3] and ",5," in rows[3]
@@ -107,9 +107,9 @@ def test_trials_that_went_further_come_first() -> None:
     """A after more tasks is usually lower: it does not compare with A after fewer."""
     runs = [GridRun("osiris-d", "tinyworld", 0, "smoke", (("tau", str(tau)),)) for tau in range(1, 6)]
     scores = dict(zip(runs, [(3, 80.0), (10, 20.0), (5, 50.0), (10, 30.0)]))
-    study = Study(runs, [(3, 5), (5, 3), (10, 2)], scores)
-    assert study.ranking() == [runs[3], runs[1], runs[2], runs[0]], "one has failed"
-    assert study.at(2) == [runs[1], runs[3]] and study.at(0) == runs
+    halving = Halving(runs, [(3, 5), (5, 3), (10, 2)], scores)
+    assert halving.ranking() == [runs[3], runs[1], runs[2], runs[0]], "one has failed"
+    assert halving.at(2) == [runs[1], runs[3]] and halving.at(0) == runs
 
 
 def test_validation_images_come_from_the_training_images(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_a_search_that_cannot_work_is_refused(
 
 
 def test_a_trial_that_went_further_ranks_before_a_better_one_that_did_not() -> None:
-    (study,) = studies_of(Grid(("osiris-d",), preset="smoke"), [parse_range(RATE)], 3)
-    study.scores |= zip(study.trials, [(3, 90.0), (5, 40.0), (5, 60.0)])
-    assert study.ranking() == [study.trials[number] for number in (2, 1, 0)]
+    (halving,) = halvings_of(Grid(("osiris-d",), preset="smoke"), [parse_range(RATE)], 3)
+    halving.scores |= zip(halving.trials, [(3, 90.0), (5, 40.0), (5, 60.0)])
+    assert halving.ranking() == [halving.trials[number] for number in (2, 1, 0)]
 
 
 def test_a_damaged_evaluation_does_not_end_a_trial(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from osiris.cli import main
 from osiris.commands import train
 from osiris.errors import UserError
 from osiris.grids import slurm
-from osiris.grids.attempts import train_command
+from osiris.grids.attempts import training_command
 from osiris.grids.grid import Grid, GridDirectory
 from osiris.grids.journal import read_journal
 from osiris.grids.runner import make_launcher, run_grids
@@ -45,7 +45,7 @@ def test_jobs_are_submitted_once_each_with_the_config_of_its_run(
         run_grids(make_launcher(directory, slurm=SlurmOptions(wait=False)), [grid])
     assert [job.run.method for job in submitted] == ["ft", "er", "er"], "the first one is still in the queue"
     for job in submitted:
-        args = train.parse(train_command(job.directory, job.run)[4:])
+        args = train.parse(training_command(job.directory, job.run)[4:])
         assert args.config == job.run.config and args.out == tmp_path / "runs" / job.run.name
     assert [entry.job for entry in read_journal(directory, submitted[1].run)] == ["7_1", "7_2"]
 

@@ -13,7 +13,7 @@ import torch
 
 from osiris.data.decode import UndecodableImage, decode
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Batch
+from osiris.evaluation.embedder import EmbeddedBatch
 from osiris.index import maps, update
 from osiris.index.gallery import Gallery
 from osiris.index.records import Version
@@ -33,16 +33,16 @@ class Encoder:
         self.weight, self.seen = first + turn * second, list[str]()
         self.before: Callable[[], object] = lambda: None
 
-    def batches(self, read: Callable[[Sequence[int]], list[Any]], count: int) -> Iterator[Batch]:
+    def batches(self, read: Callable[[Sequence[int]], list[Any]], count: int) -> Iterator[EmbeddedBatch]:
         for row in range(count):
             self.before()
             (path,) = read([row])
             self.seen.append(path.name)
             try:
                 pixels = torch.from_numpy(decode(path, 10)).flatten().float() - 128
-                yield Batch([row], (pixels @ self.weight)[None], {})
+                yield EmbeddedBatch([row], (pixels @ self.weight)[None], {})
             except UndecodableImage as error:
-                yield Batch([], torch.empty(0, 16), {row: error})
+                yield EmbeddedBatch([], torch.empty(0, 16), {row: error})
 
 
 def run(index: Index, folders: Path | list[Path], encoder: Encoder, version: Version = FIRST, **named: Any):

@@ -29,7 +29,7 @@ from osiris.learner import observations as observations_module
 from osiris.presets import configure
 from osiris.reporting import page
 from osiris.reporting.benchmark_images import find_images
-from osiris.reporting.figures import unlabelled as state_figures
+from osiris.reporting.figures import episodes as state_figures
 from osiris.reporting.studies import studies
 from osiris.reporting.writer import ReportWriter
 from osiris.runs.run import load_runs
@@ -398,7 +398,7 @@ def test_labelled_images_and_movement_are_measured_after_every_episode(
 
     (study,), damaged = studies(load_runs([state]))
     assert not damaged, "the last episode is smaller than the first"
-    for make in (state_figures.reference, state_figures.movement, state_figures.memory_neighbours):
+    for make in (state_figures.reference_accuracy, state_figures.memory_movement, state_figures.memory_neighbours):
         assert make(study) is not None, make
     items = page.observations(ReportWriter(tmp_path / "report"), study, find_images(study))
     assert len([item for item in items if item is not None]) == 4

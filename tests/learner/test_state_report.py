@@ -12,7 +12,7 @@ from osiris.export import export
 from osiris.learner import Learner
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.figures import training
-from osiris.reporting.figures.unlabelled import below_start, reference
+from osiris.reporting.figures.episodes import below_start_on_reference, reference_accuracy
 from osiris.reporting.page import make_report
 from osiris.reporting.studies import Study, studies
 from osiris.runs.run import load_runs
@@ -44,7 +44,7 @@ def study(state: Path) -> Study:
 
 
 def test_axes_have_the_names_of_the_finished_episodes(study: Study) -> None:
-    for make in (reference, training.loss_terms, training.health):
+    for make in (reference_accuracy, training.loss_terms, training.health_curves):
         made = make(study)
         assert made is not None
         axes = made.canvas.axes[0]
@@ -63,7 +63,7 @@ def test_forgetting_is_claimed_only_where_a_paired_test_carries_it(fell: int, sa
     run.__dict__["observations"] = replace(
         run.observations, episodes=(replace(one, reference=best), replace(two, reference=last))
     )
-    made = reference(study)
+    made = reference_accuracy(study)
     assert made is not None and said in made.caption and "has been forgotten" not in made.caption
     assert "95% interval {:.1f} to {:.1f}".format(*last.interval) in made.caption
 
@@ -72,16 +72,16 @@ def test_forgetting_is_claimed_only_where_a_paired_test_carries_it(fell: int, sa
 def test_the_start_is_a_line_and_a_warning_where_it_was_better(right: int, worse: bool, study: Study) -> None:
     run = study.runs[0]
     last = run.observations.episodes[-1].reference
-    assert last is not None and run.observations.start is None and not below_start(study)
+    assert last is not None and run.observations.start is None and not below_start_on_reference(study)
     hits = "1" * right + "0" * (20 - right)
     start = replace(last, hits=hits, accuracy=5.0 * right)
     run.__dict__["observations"] = replace(run.observations, start=start)
-    made = reference(study)
+    made = reference_accuracy(study)
     assert made is not None and f"The start had {start.accuracy:.1f}%" in made.caption
     shown = [label.get_text() for label in made.canvas.axes[1].get_xticklabels()]
     assert shown[0] == "start", "each class at the start"
     assert start.accuracy in [float(np.min(line.get_ydata())) for line in made.canvas.axes[0].lines]
-    assert ("ft, seed 0: labelled" in below_start(study)) is worse
+    assert ("ft, seed 0: labelled" in below_start_on_reference(study)) is worse
 
 
 def test_the_page_is_clean_and_the_card_has_the_accuracy(state: Path, tmp_path: Path) -> None:

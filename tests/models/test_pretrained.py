@@ -16,7 +16,7 @@ from torch import nn
 import osiris
 from osiris import cli
 from osiris.errors import UserError
-from osiris.evaluation.encoder_files import checkpoint_networks, load_encoder
+from osiris.evaluation.encoder_files import checkpoint_encoder, load_encoder
 from osiris.files import load_tensors
 from osiris.learner import Learner
 from osiris.models.config import EncoderConfig
@@ -186,7 +186,7 @@ def test_a_learner_continues_from_a_pretrained_encoder_and_does_not_need_its_fil
     assert any("layers.1." in name for name in changed)
     assert learner.config.data.image_size == 16 and learner.embed(tmp_path / "1").shape[1] == 16
     tensors, metadata = load_tensors(state / "checkpoints" / "task-02.safetensors")
-    networks, batch = checkpoint_networks(tensors, metadata), torch.randn(2, 3, 16, 16)
-    assert metadata["mean"] == [0.5, 0.4, 0.3] and torch.equal(networks["encoder"].eval()(batch), learned(batch))
+    encoder, batch = checkpoint_encoder(tensors, metadata), torch.randn(2, 3, 16, 16)
+    assert metadata["mean"] == [0.5, 0.4, 0.3] and torch.equal(encoder.eval()(batch), learned(batch))
     with pytest.raises(UserError, match=r"encoder\.encoder is 'hf:"):
         Learner(state, encoder="hf:other").observe(tmp_path / "1")

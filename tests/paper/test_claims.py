@@ -4,7 +4,7 @@ import pytest
 
 from osiris.evaluation.statistics import Sample
 from osiris.paper import judges
-from osiris.paper.claims import CLAIMS, Claim, judge, tally
+from osiris.paper.claims import CLAIMS, Claim, judge_claim, tally
 from osiris.paper.judges import Evidence, from_paper, samples_by_method
 
 METRICS = tuple(prefix + metric for prefix in ("", "task-aware ") for metric in "AFKCT")
@@ -28,7 +28,7 @@ def claim(name: str) -> Claim:
 
 
 def verdicts(observed: Evidence, *names: str) -> list[str]:
-    return [judge(claim(name), [observed]).verdict for name in names]
+    return [judge_claim(claim(name), [observed]).verdict for name in names]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_comparison_is_decided_by_a_test_over_three_seeds(first, second, verdi
 
 def test_smoke_runs_decide_nothing():
     values = {"ft": (50.0, 51.0, 52.0), "cassle": (40.0, 41.0, 42.0)}
-    assert judge(claim("cassle-remembers"), [evidence(values)]).verdict == "holds"
-    judged = judge(claim("cassle-remembers"), [evidence(values, smoke=True)])
+    assert judge_claim(claim("cassle-remembers"), [evidence(values)]).verdict == "holds"
+    judged = judge_claim(claim("cassle-remembers"), [evidence(values, smoke=True)])
     assert judged.verdict == "undecided" and "smoke" in judged.outcomes[0][1].text
 
 
@@ -59,12 +59,12 @@ def test_the_best_needs_rivals_and_is_tested_against_each():
     few = {"osiris-d": (50.0, 51.0, 52.0), "ft": (40.0, 41.0, 42.5)}
     assert verdicts(evidence(few), "best-accuracy") == ["not run"]
     many = few | {"er": (42.0, 43.0, 44.1), "lump": (47.0, 48.0, 49.1)}
-    judged = judge(claim("best-accuracy"), [evidence(many)])
+    judged = judge_claim(claim("best-accuracy"), [evidence(many)])
     assert judged.verdict == "holds" and "the closest of 3 methods" in judged.outcomes[0][1].text
     assert verdicts(evidence(many | {"lump": (51.0, 49.0, 52.5)}), "best-accuracy") == ["undecided"]
     beaten = evidence(many | {"lump": (57.0, 58.0, 59.05)})
     assert verdicts(beaten, "best-accuracy") == ["contradicted"]
-    both = judge(claim("best-accuracy"), [evidence(many), beaten])
+    both = judge_claim(claim("best-accuracy"), [evidence(many), beaten])
     assert both.verdict == "contradicted", "one benchmark is enough"
 
 
@@ -101,7 +101,7 @@ def test_overfitting_has_bounds():
     samples[("er", "overfitting in g")] = 2.0
     assert verdicts(about("tinyworld", samples), "replay-overfits") == ["contradicted"]
     del samples[("er", "overfitting in g")]
-    judged = judge(claim("replay-overfits"), [about("tinyworld", samples)])
+    judged = judge_claim(claim("replay-overfits"), [about("tinyworld", samples)])
     assert judged.verdict == "not run" and "er with --track-overfitting" in judged.outcomes[0][1].text
 
 
@@ -109,8 +109,8 @@ def test_norms_are_compared_within_a_method():
     samples = {}
     for method, bn, gn in (("ft", 30.0, 45.0), ("cassle", 40.0, 47.0), ("lump", 41.0, 47.0), ("d1-only", 35.0, 40.0)):
         samples |= {(f"{method} with BatchNorm", "A"): bn, (method, "A"): gn}
-    names = ("group-norm", "strong-ft", "first-task-bn", "first-task-gn")
-    assert verdicts(about("split-cifar100-20", samples), *names) == ["holds"] * 4
+    names = ("group-norm", "first-task-bn", "first-task-gn")
+    assert verdicts(about("split-cifar100-20", samples), *names) == ["holds"] * 3
     samples[("d1-only", "A")] = 50.0
     assert verdicts(about("split-cifar100-20", samples), "first-task-gn") == ["contradicted"]
 
@@ -139,26 +139,26 @@ def test_a_correlation_over_few_methods_decides_nothing():
     points = {"ft": (40, 50), "er": (41, 54), "lump": (43, 52), "cassle": (44, 57)}
     samples = {(m, "task-aware C"): float(c) for m, (c, _) in points.items()}
     samples |= {(m, "task-aware A"): float(a) for m, (_, a) in points.items()}
-    judged = judge(claim("task-aware-consolidation"), [about("tinyworld", samples)])
+    judged = judge_claim(claim("task-aware-consolidation"), [about("tinyworld", samples)])
     assert judged.verdict == "undecided" and "r = 0.73" in judged.outcomes[0][1].text
 
 
 def test_names_are_unique_and_every_claim_survives_empty_evidence():
-    assert len({one.name for one in CLAIMS}) == len(CLAIMS) == 50
-    judged = [judge(one, [Evidence("split-cifar100-20"), Evidence("tinyworld")]) for one in CLAIMS]
+    assert len({one.name for one in CLAIMS}) == len(CLAIMS)
+    judged = [judge_claim(one, [Evidence("split-cifar100-20"), Evidence("tinyworld")]) for one in CLAIMS]
     assert tally(judged) == {"holds": 0, "contradicted": 0, "undecided": 0, "not run": len(CLAIMS)}
 
 
 def test_the_papers_tables_do_not_contradict_its_text():
-    judged = [judge(one, [], from_paper()) for one in CLAIMS]
+    judged = [judge_claim(one, [], from_paper()) for one in CLAIMS]
     outcomes = {one.claim.name: [outcome for _, outcome in one.published] for one in judged}
     assert not [name for name, each in outcomes.items() if any(one.verdict == "contradicted" for one in each)]
     assert sum(any(one.verdict == "holds" for one in each) for each in outcomes.values()) >= 20
     against = {name for name, each in outcomes.items() if any(not one.in_favour for one in each)}
-    assert against == {"structured-forgetting", "environments-osiris"}, "ties of the printed means"
+    assert against == {"environments-osiris"}, "a tie of the printed means"
 
 
 def test_published_p_of_above_offline_is_not_the_papers():
     """Table 3 with ddof 1 gives p = 0.042; the text has 0.008, which no choice of deviation reproduces."""
-    judged = judge(claim("above-offline"), [], from_paper())
+    judged = judge_claim(claim("above-offline"), [], from_paper())
     assert judged.published[0][0] == "structured-tiny-imagenet" and "p = 0.042" in judged.published[0][1].text

@@ -10,9 +10,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 
-from osiris.reporting import cost_tables, overfitting
+from osiris.reporting import cost_tables
 from osiris.reporting import figure as figures
-from osiris.reporting.benchmark_images import Source, find_images
 from osiris.reporting.figure import Figure
 from osiris.reporting.figures import accuracy, images, training
 from osiris.reporting.studies import Study, studies
@@ -66,22 +65,18 @@ def panels_of(drawn: dict[str, Figure], name: str) -> list[Axes]:
 
 
 def test_ticks_on_the_axis_of_tasks_are_whole_tasks_that_exist(drawn: dict[str, Figure]):
-    for name in ("accuracy", "accuracy-methods", "trade-off", "tasks", "losses", "health", "overfitting", "memory"):
+    for name in ("accuracy", "trade-off", "tasks", "losses", "health", "overfitting", "memory"):
         for axes in panels_of(drawn, name):
             ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
             assert ticks and all(tick == round(tick) and 0 <= tick <= 10 for tick in ticks), (name, ticks)
     assert panels_of(drawn, "health")[0].get_xlim()[0] == 1, "nothing was measured before the end of task 1"
 
 
-def test_many_bands_become_small_multiples_within_the_range(drawn: dict[str, Figure]):
+def test_many_methods_are_drawn_without_bands(drawn: dict[str, Figure]):
     def bands(axes: Axes) -> list[FillBetweenPolyCollection]:
         return [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
 
     assert not any(bands(axes) for axes in panels_of(drawn, "accuracy")), "five bands in one panel would be mud"
-    for axes in panels_of(drawn, "accuracy-methods"):
-        (band,) = bands(axes)
-        heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
-        assert heights.min() >= 0 and heights.max() <= 100
 
 
 def test_axes_do_not_zoom_into_noise_or_beyond_a_cosine(drawn: dict[str, Figure]):
@@ -94,7 +89,6 @@ def test_maps_and_matrices_have_their_legends(drawn: dict[str, Figure]):
     assert panels_of(drawn, "maps")[-1].get_ylabel() == "task", "a colour bar instead of numbers over each other"
     assert panels_of(drawn, "similarity")[-1].get_ylabel() == "mean cosine similarity"
     assert all(axes.get_xlabel() for axes in panels_of(drawn, "similarity")[:-1])
-    assert len([axes for axes in panels_of(drawn, "class-maps") if axes.get_legend()]) == 2
 
 
 def test_compatibility_shows_raw_beside_mapped(drawn: dict[str, Figure], study: Study):
@@ -122,11 +116,8 @@ def test_sentences_are_computed_from_the_runs(drawn: dict[str, Figure], study: S
 
 def test_a_study_without_memory_methods_has_no_memory_figures(real_runs: dict[str, Path]):
     alone = only_study([real_runs["ft"]])
-    source = find_images(alone).benchmark
-    assert source is not None and images.memory_shares(alone) is None and images.memory_images(alone, source) is None
-    assert accuracy.normalisations(alone) is None
+    assert images.memory_shares(alone) is None and accuracy.normalisations(alone) is None
     assert accuracy.storage(alone, cost_tables.storage_sizes(alone)) is None
-    assert accuracy.method_by_method(alone) is None, "one seed has no bands"
 
 
 def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str, Figure], study: Study):
@@ -146,33 +137,6 @@ def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str,
         for record in run.steps_logged:
             record.terms["current"] = value
         assert training.at_chance(run) == stuck
-
-
-def test_overfitting_is_measured_on_checkpoints_with_the_settings_of_the_run(
-    real_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Where training did not track it: from f, g, h and the ids of the memory, and only once."""
-    whole = only_study([real_runs["osiris-d"]])
-    run = whole.runs[0]
-    tracked, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
-    object.__setattr__(run, "overfitting_logged", [])
-    calls = []
-    original = overfitting.checkpoint_overfitting
-
-    def noted(tensors, metadata, benchmark, *settings):
-        calls.append(settings)
-        return original(tensors, metadata, benchmark, *settings)
-
-    monkeypatch.setattr(overfitting, "checkpoint_overfitting", noted)
-    measured, missing = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
-    assert set(tracked) == set(measured) == {1} and missing == ""
-    assert {space for _, values in measured[1] for space in values} == {"g", "h"}
-    assert {(settings[1], settings[2], settings[3]) for settings in calls} == {(0, 8, 0.1)}, "seed, batch size, tau"
-    assert calls[0][0] == overfitting.VIEWS[run.config["learning.views"]]
-    again, _ = overfitting.overfitting_points(whole, find_images(whole), tmp_path, slow=False)
-    assert again == measured and len(calls) == 9, "cached"
-    nothing, missing = overfitting.overfitting_points(whole, Source(None, "no images"), tmp_path / "new", slow=False)
-    assert nothing == {} and "--track-overfitting" in missing
 
 
 def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure], tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osiris.reporting.style import GROUND, METHODS, ROLES, SPARE, THEME, order_of, role_style, style_of
+from osiris.reporting.style import GROUND, METHODS, ROLE_STYLES, SPARE, THEME, order_of, role_style, style_of
 from tiny import PAPER
 
 
@@ -17,7 +17,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("style", [*METHODS.values(), *ROLES.values(), *SPARE], ids=lambda style: style.colour)
+@pytest.mark.parametrize("style", [*METHODS.values(), *ROLE_STYLES.values(), *SPARE], ids=lambda style: style.colour)
 def test_colours_can_be_seen_on_both_grounds(style):
     least = 2.9
     assert contrast(style.colour, GROUND) >= least
@@ -36,6 +36,6 @@ def test_looks_and_order_follow_the_name():
     assert style_of("osiris-d (BatchNorm)") is METHODS["osiris-d"]
     assert style_of("osiris-d (epochs=48)") in SPARE
     assert style_of("my-method") is style_of("my-method")
-    assert role_style("past.distil") is ROLES["past"]
+    assert role_style("past.distil") is ROLE_STYLES["past"]
     names = ["offline", "my-method", "osiris-d", "ft", "osiris-d/no-cross"]
     assert sorted(names, key=order_of) == ["ft", "osiris-d", "offline", "osiris-d/no-cross", "my-method"]

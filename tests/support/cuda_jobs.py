@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from osiris import cli
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.evaluate import evaluate_encoder
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig

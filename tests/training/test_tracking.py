@@ -8,14 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fork_server import Pool
-from osiris.augment.views import VIEWS
-from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, relative_difference
-from osiris.files import load_tensors
+from osiris.evaluation.overfitting import overfitting, relative_difference
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
+from osiris.training import tracking
 from osiris.training.tracking import track_overfitting
 from process_jobs import build
-from tiny_runs import benchmark, config, contents, log, train
+from tiny_runs import config, contents, log, train
 
 
 def by_index(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
@@ -73,28 +72,18 @@ def test_tracking_changes_nothing(norm: str, tmp_path: Path) -> None:
     assert log(tmp_path / "without", "overfitting") == []
 
 
-def test_it_can_be_computed_afterwards(tmp_path: Path) -> None:
-    """From the saved networks and memory, as the tracker does at the last step of a task (with its random stream)."""
-    train(config("osiris-r"), tmp_path / "run")
-    tensors, metadata = load_tensors(tmp_path / "run" / "checkpoints" / "task-03.safetensors")
-    learning = config("osiris-r").learning
-    settings = VIEWS[learning.views], 0, learning.batch_size, learning.tau
-    first = checkpoint_overfitting(tensors, metadata, benchmark(), *settings, draws=40)
-    assert first is not None and set(first) == {"g", "h"}
-    assert first == checkpoint_overfitting(tensors, metadata, benchmark(), *settings, draws=40)
+def test_neither_side_has_images_of_the_current_task(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, stretch = build(MethodConfig("osiris-r"))
-    for name, module in (("encoder", engine.networks.encoder), *engine.networks.heads.items()):
-        module.load_state_dict({key: tensors[f"{name}.{key}"] for key in module.state_dict()})
-    engine.memory.advance(len(tensors["memory.source"]))
-    for name in ("source", "task"):
-        engine.memory.get_buffer(name)[: engine.memory.filled] = tensors[f"memory.{name}"][: engine.memory.filled]
-    live = track_overfitting(engine, stretch[2], 6)
-    assert live is not None
-    for space in ("g", "h"):
-        assert live["spaces"][space]["all"] == pytest.approx(first[space]["all"], rel=0.1)
-        assert live["spaces"][space]["memory"] == pytest.approx(first[space]["memory"], rel=0.1)
-    tensors, metadata = load_tensors(tmp_path / "run" / "checkpoints" / "task-01.safetensors")
-    assert checkpoint_overfitting(tensors, metadata, benchmark(), *settings) is None  # there is no past
+    for phase in stretch:
+        for step in range(2):
+            engine.step(phase, step)
+    sides: list[Tensor] = []
+    monkeypatch.setattr(tracking, "overfitting", lambda embed, past, memory, *_, **__: sides.extend((past, memory)))
+    assert track_overfitting(engine, stretch[2], 1) is None
+    train_task = engine.benchmark.train.task
+    held = engine.memory.task[: engine.memory.filled]
+    assert (held == 2).any() and sorted(sides[0].tolist()) == torch.nonzero(train_task < 2).flatten().tolist()
+    assert train_task[sides[1]].tolist() == held[held < 2].tolist()
 
 
 def test_two_processes_measure_what_one_measures(pool: Pool) -> None:

@@ -25,10 +25,10 @@ REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\
 
 @command("bench")
 def bench_command(repeats: int = 5) -> None:
-    """Measure augmentation, a training step, the encoders, the losses, evaluation and start-up, in a few minutes.
+    """Measure how fast osiris-d trains on this machine, in a few minutes; on a GPU, by precision.
 
-    Every result is a ratio of two times, measured alternately on one thread, so that other load matters little. With a
-    GPU, a second table has the speed of training on it, by precision.
+    Beside the images per second stand the rate as a part of that of the encoder passes alone, and the FLOP/s as a part
+    of those of a matrix product.
 
     Examples:
       osiris bench
@@ -39,31 +39,19 @@ def bench_command(repeats: int = 5) -> None:
     """
     import torch
 
-    from osiris.bench import PARTS
-    from osiris.bench.gpu import on_gpu
-    from osiris.framework.tracing import one_thread
+    from osiris.bench import speeds
 
     if repeats < 1:
         raise UserError(f"--repeats {repeats} measures nothing; use a positive number, such as 5.")
-    rows = []
-    for part in PARTS:
-        with one_thread(), console.status(f"measuring: {part.__name__.replace('_', ' ')}"):
-            rows += part(repeats)
-    table = Table(title=f"medians of {repeats} turns, one thread, torch {torch.__version__}")
-    for name in ("what", "ratio", "target", ""):
-        table.add_column(name, justify="left" if name in ("what", "target") else "right")
-    for row in rows:
-        table.add_row(row.what, f"{row.ratio:.3g}", row.target, "met" if row.met else "missed")
+    gpu = torch.cuda.is_available()
+    where = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    table = Table(title=f"osiris-d on {where}, medians of {repeats} turns")
+    for name in ("training", "images per second", "of its encoder passes", "of a matrix product"):
+        table.add_column(name, justify="left" if name == "training" else "right")
+    with console.status("measuring"):
+        for one in speeds(repeats, "cuda" if gpu else "cpu"):
+            table.add_row(one.what, f"{one.images:.0f}", f"{one.of_passes:.2f}", f"{one.of_products:.2f}")
     console.print(table)
-    if torch.cuda.is_available():
-        with console.status("measuring: training on the GPU"):
-            speeds = on_gpu(repeats)
-        table = Table(title=f"osiris-d on {torch.cuda.get_device_name()}, medians of {repeats} turns")
-        for name in ("training", "images per second", "of its encoder passes", "of a matrix product"):
-            table.add_column(name, justify="left" if name == "training" else "right")
-        for speed in speeds:
-            table.add_row(speed.what, f"{speed.images:.0f}", f"{speed.of_passes:.2f}", f"{speed.of_products:.2f}")
-        console.print(table)
 
 
 @command("doctor")

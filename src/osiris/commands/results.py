@@ -25,7 +25,6 @@ def report_command(
     runs: Runs,
     out: Path = Path("report"),
     title: str | None = None,
-    slow: bool = False,
     encoder: str | None = None,
 ) -> None:
     """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
@@ -41,7 +40,6 @@ def report_command(
         runs: Run directories, or folders with run directories in them.
         out: Where report.html, figures/ and tables/ go.
         title: Heading of the page.
-        slow: Also compute what takes long: overfitting to the memory from the checkpoints of large runs (then cached).
         encoder: For runs whose encoder is your own: `package.module:function`, as it was given to `osiris train`.
     """
     from osiris.reporting.page import make_report  # imports matplotlib
@@ -50,7 +48,7 @@ def report_command(
         raise UserError("name the runs to report on, for example `osiris report runs`.")
     if encoder is not None:
         typed_encoder(encoder)
-    say(f"report: {make_report(list(runs), out, title, slow)}")
+    say(f"report: {make_report(list(runs), out, title)}")
 
 
 @command("compare")

@@ -98,19 +98,19 @@ def sweep_command(argv: list[str]) -> int:
 
 
 def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
-    """Search, then the best trials of each study and the command for the test images on standard output."""
+    """Search, then print the best trials for each method and benchmark, and the command for the test images."""
     if not args.slurm.wait:
         raise UserError("--no-wait: a search submits jobs according to the results of earlier ones; leave it out.")
     ranges = [parse_range(text) for text in args.search]
-    for study in run_search(launcher, grids, ranges, args.trials):
-        ranking, first = study.ranking(), study.trials[0]
+    for halving in run_search(launcher, grids, ranges, args.trials):
+        ranking, first = halving.ranking(), halving.trials[0]
         if not ranking:
             raise UserError(
                 f"every trial of {first.method} on {first.benchmark} failed; see {args.out / 'search.csv'}."
             )
         say(f"{first.method} on {first.benchmark}, A on validation images:")
         for trial in ranking[:5]:
-            tasks, accuracy = study.scores[trial]
+            tasks, accuracy = halving.scores[trial]
             say(f"  {accuracy:5.1f} after {tasks} tasks  {searched(trial)}")
         command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
         say(f"osiris sweep {command} --set {searched(ranking[0])}")

@@ -19,7 +19,7 @@ from osiris.errors import UserError
 from osiris.evaluation.config import BASELINES, ProtocolConfig
 from osiris.evaluation.evaluate import check_features, rank_test_images, score_protocols, score_task_level
 from osiris.evaluation.features import embed_benchmark
-from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.fingerprint import json_digest
 from osiris.evaluation.protocols import TASK_LEVEL, labels_of_test
 from osiris.evaluation.scores import Baseline, read_record, write_record
 from osiris.evaluation.statistics import mean
@@ -53,9 +53,9 @@ def untrained_baseline(
         return None
     each = []
     for seed in range(protocol.random_encoders):
-        name = digest([key, protocol.k, protocol.temperature, sorted(protocol.protocols), seed])
+        name = json_digest([key, protocol.k, protocol.temperature, sorted(protocol.protocols), seed])
         path = None if cache_dir is None else cache_dir / f"random-{name}.json"
-        each.append(_cached(path, lambda seed=seed: measure(make_encoder(seed), benchmark, protocol, device)))
+        each.append(_cached(path, lambda seed=seed: measure_baseline(make_encoder(seed), benchmark, protocol, device)))
     return Baseline(
         protocols={
             name: [mean(values) for values in zip(*(one.protocols[name] for one in each), strict=True)]
@@ -81,7 +81,7 @@ def _cached(path: Path | None, compute: Callable[[], Baseline]) -> Baseline:
     return result
 
 
-def measure(
+def measure_baseline(
     encoder: nn.Module, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device | str = "cpu"
 ) -> Baseline:
     features = embed_benchmark(encoder.to(device), benchmark, device)

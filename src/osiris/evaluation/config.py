@@ -29,11 +29,11 @@ class ProtocolConfig:
     temperature: float = 0.1
     """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
     protocols: tuple[str, ...] = ("class-agnostic", "task-aware")
-    """Any of class-agnostic, task-aware, task-aware-masked."""
+    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked."""
     random_encoders: int = 5
-    """Untrained encoders whose mean accuracy is the baseline of forward transfer."""
+    """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
     evaluate_every: int | None = None
-    """Also evaluate in the middle of tasks, after every this many steps."""
+    """Also evaluate inside tasks, whenever this many steps were made."""
     keep_features: bool = False
     """Keep the features of bank and test images beside the other results."""
     probe: bool = False

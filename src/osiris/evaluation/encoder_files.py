@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from osiris.errors import UserError, unknown
 from osiris.files import load_tensors
-from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
+from osiris.models.config import ARCHITECTURES, EncoderConfig
 from osiris.models.encoder import build_encoder, without_memory
 from osiris.models.external import PYTHON_ENTRY, Architecture, import_entry, is_public, statistics
-from osiris.models.heads import projector
 from osiris.models.pretrained import preprocessing
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
@@ -33,7 +32,7 @@ MOST_WRAPPERS = 10
 COPIES = ("momentum", "frozen", "old", "target", "teacher", "ema", "past", "expert")
 """A checkpoint often holds a second copy of the encoder; its names contain one of these words."""
 MOST_LAYERS = 1000
-"""Of each kind in a pretrained encoder."""
+"""The largest number of layers, blocks or stages that a pretrained encoder may claim to have."""
 Mean = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Deviation = Annotated[float, Meta(ge=1e-6, le=1e6)]
 
@@ -43,7 +42,6 @@ class Metadata(msgspec.Struct):
 
     encoder: EncoderConfig
     architecture: Architecture = {}
-    projector: ProjectorConfig = ProjectorConfig()
     mean: tuple[Mean, Mean, Mean] | None = None
     std: tuple[Deviation, Deviation, Deviation] | None = None
     image_size: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -55,7 +53,7 @@ class LoadedEncoder:
 
     module: nn.Module
     description: dict[str, Any]
-    """Part of the protocol fingerprint."""
+    """Becomes part of the protocol fingerprint."""
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
     """Channel statistics of the images it was trained on; None: unknown, use those of the data."""
@@ -105,7 +103,7 @@ def from_checkpoint(
 ) -> tuple[LoadedEncoder, EncoderConfig]:
     """The encoder of `checkpoints/task-XX.safetensors`, and its config."""
     try:
-        encoder = checkpoint_networks(tensors, metadata, heads=())["encoder"]
+        encoder = checkpoint_encoder(tensors, metadata)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     about = msgspec.convert(metadata, Metadata)
@@ -113,36 +111,29 @@ def from_checkpoint(
     return loaded, about.encoder
 
 
-def checkpoint_networks(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], heads: tuple[str, ...] = ("g", "h")
-) -> nn.ModuleDict:
-    """`encoder`, and the projectors that the checkpoint has. They are built without memory until their sizes are known
-    to be those of the tensors, because a file can claim any size."""
+def checkpoint_encoder(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> nn.Module:
+    """The encoder of a checkpoint. It is built without memory until its sizes are known to be those of the tensors,
+    because a file can claim any size."""
     external = None
     try:
         about = msgspec.convert(metadata, Metadata)
         config, architecture, external = about.encoder, about.architecture, about.encoder.encoder
         _refuse_many_layers(architecture)
         with without_memory():
-            networks = nn.ModuleDict({"encoder": build_encoder(config, architecture=architecture)})
-            for head in heads:
-                if f"{head}.fc1.weight" in tensors:  # g of an objective other than NT-Xent has another shape
-                    sizes = about.projector.projector_hidden, about.projector.projector_output
-                    networks[head] = projector(tensors[f"{head}.fc1.weight"].shape[1], *sizes)
-        for part, module in networks.items():
-            names = [name for name in tensors if name.startswith(f"{part}.")]
-            module.load_state_dict({name.removeprefix(f"{part}."): tensors[name] for name in names}, assign=True)
-        if external is not None:  # now with the buffers that a checkpoint does not hold
             encoder = build_encoder(config, architecture=architecture)
-            encoder.load_state_dict(networks["encoder"].state_dict())
-            networks["encoder"] = encoder
+        names = [name for name in tensors if name.startswith("encoder.")]
+        encoder.load_state_dict({name.removeprefix("encoder."): tensors[name] for name in names}, assign=True)
+        if external is not None:  # now with the buffers that a checkpoint does not hold
+            state = encoder.state_dict()
+            encoder = build_encoder(config, architecture=architecture)
+            encoder.load_state_dict(state)
     except (msgspec.ValidationError, IndexError, TypeError, RuntimeError) as error:
         reason = "it is damaged, or written by another version of osiris"
         if external is not None:
             reason = f"{external} is built differently here; has its code changed?"
         problem = " ".join(str(error).split())[:300]
         raise UserError(f"the checkpoint does not fit its description ({reason}): {problem}") from error
-    return networks
+    return encoder
 
 
 def _refuse_many_layers(value: Any, name: str = "") -> None:
@@ -259,7 +250,7 @@ def map_keys(state: Mapping[str, Tensor], prefix: str | None = None) -> dict[str
 
 
 def find_prefix(names: list[str]) -> str:
-    """What precedes `conv1.weight` of the encoder."""
+    """The part of the names before `conv1.weight` of the encoder."""
     present, end = set(names), "layer1.0.conv1.weight"
     prefixes = sorted({name.removesuffix(end) for name in names if name.endswith(end)})
     prefixes = [prefix for prefix in prefixes if prefix + "conv1.weight" in present]

@@ -30,7 +30,7 @@ from osiris.files import save_tensors
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One checkpoint, evaluated."""
+    """The results of one checkpoint."""
 
     numbers: Scores
     arrays: dict[str, Tensor]
@@ -212,7 +212,7 @@ def _unlabelled_arrays(features: Features, benchmark: Benchmark) -> dict[str, Te
     queries = features.bank if features.test is None else features.test
     split = benchmark.bank if benchmark.test is None else benchmark.test
     projected, points = geometry.projection(features.bank, queries)
-    queried, neighbours = geometry.neighbours(features.bank, features.test)
+    queried, neighbours = geometry.neighbours_of_some(features.bank, features.test)
     return {
         "task": split.task.int(),
         "projection.indices": projected,

@@ -13,7 +13,9 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.scores import Fingerprint
 
 
-def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]) -> Fingerprint:
+def protocol_fingerprint(
+    benchmark: Benchmark, protocol: ProtocolConfig, encoder_description: dict[str, Any]
+) -> Fingerprint:
     fields = {
         "benchmark": benchmark.name,
         "train_images": benchmark.train_images,
@@ -22,22 +24,22 @@ def fingerprint(benchmark: Benchmark, protocol: ProtocolConfig, encoder_descript
         "image_size": list(benchmark.bank.images.shape[1:]),
         "split": benchmark.checksum,
         "tasks": benchmark.task_count,
-        "task_order": digest([list(task) for task in benchmark.tasks]),
+        "task_order": json_digest([list(task) for task in benchmark.tasks]),
         "k": protocol.k,
         "temperature": protocol.temperature,
         "random_encoders": protocol.random_encoders,
         "encoder": encoder_description,
     }
-    return Fingerprint(**fields, hash=digest(fields))
+    return Fingerprint(**fields, hash=json_digest(fields))
 
 
-def digest(value: Any) -> str:
+def json_digest(value: Any) -> str:
     """Twelve hexadecimal digits of a JSON-ready value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def differences(fingerprints: Sequence[Fingerprint]) -> dict[str, list[Any]]:
+def _differing(fingerprints: Sequence[Fingerprint]) -> dict[str, list[Any]]:
     """Field -> its distinct values, for the fields that differ."""
     values: dict[str, list[Any]] = {}
     for name in sorted(set(Fingerprint.__struct_fields__) - {"hash"}):
@@ -51,7 +53,7 @@ def differences(fingerprints: Sequence[Fingerprint]) -> dict[str, list[Any]]:
 def require_same(fingerprints: dict[str, Fingerprint]) -> None:
     """Refuse to mix numbers of different protocols; the message names the fields, and one run for each value."""
     lines = []
-    for name, values in differences(list(fingerprints.values())).items():
+    for name, values in _differing(list(fingerprints.values())).items():
         cases = []
         for value in values:
             runs = [run for run, one in fingerprints.items() if getattr(one, name) == value]

@@ -67,7 +67,7 @@ def projection(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return chosen.int(), points.float().contiguous()
 
 
-def neighbours(bank: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor]:
+def neighbours_of_some(bank: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor]:
     """(indices int32 [n], int32 [n, 5]): some test images and their nearest bank images, nearest first. Without test
     images: some bank images and the nearest others."""
     queries = bank if test is None else test

@@ -136,7 +136,7 @@ def vote(similarity: Tensor, classes: Tensor, class_count: int, temperature: flo
     return votes.scatter_add_(1, classes, (weight * 2.0**bits).round().long())
 
 
-def rank(votes: Tensor, allowed: Tensor | None = None) -> Tensor:
+def rank_classes(votes: Tensor, allowed: Tensor | None = None) -> Tensor:
     """int64 [rows, 5]: classes by decreasing vote, equal votes by increasing index, -1 for classes without a vote.
 
     With `allowed` (bool, broadcast over rows) other classes do not count. If no allowed class has a vote, all of them
@@ -181,7 +181,7 @@ def _answer(
         assert whole is not None
         values, indices = whole
         votes = vote(values, question.bank_class[indices], question.class_count, temperature)
-        answer[:] = rank(votes, None if question.allowed is None else question.allowed[_group(question, rows)])
+        answer[:] = rank_classes(votes, None if question.allowed is None else question.allowed[_group(question, rows)])
         return
     for number, columns in enumerate(question.columns):
         members = (_group(question, rows) == number).nonzero().squeeze(1)
@@ -189,7 +189,7 @@ def _answer(
             part = similarity[members.to(similarity.device).unsqueeze(1), columns.to(similarity.device)]
             values, indices = nearest(part, k)
             votes = vote(values, question.bank_class[columns[indices]], question.class_count, temperature)
-            answer[members] = rank(votes)
+            answer[members] = rank_classes(votes)
 
 
 def _group(question: Question, rows: slice) -> Tensor:

@@ -7,22 +7,16 @@ images, and an image that is in the memory twice is used once (it would be its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from osiris.augment.views import TwoViews, ViewConfig
-from osiris.data.benchmark import Benchmark
-from osiris.evaluation.encoder_files import checkpoint_networks
 from osiris.framework import losses
-from osiris.models.normalisation import frozen_statistics
 from osiris.randomness import generator
 
 FEWEST = 4
-"""Images that a contrastive loss needs to mean anything."""
+"""A contrastive loss on fewer images says nothing."""
 
 Embed = Callable[[Tensor, torch.Generator], dict[str, Tensor]]
 """Indices of training images -> normalised embeddings [2, N, d] of two views of each, by space (g, h)."""
@@ -62,33 +56,3 @@ def overfitting(
                 losses_of = totals.setdefault(space, {"all": 0.0, "memory": 0.0})
                 losses_of[name] += float(losses.contrast(z.float(), tau)) / draws
     return {space: {**of, "relative": relative_difference(of["all"], of["memory"])} for space, of in totals.items()}
-
-
-def checkpoint_overfitting(
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, Any],
-    benchmark: Benchmark,
-    views: tuple[ViewConfig, ViewConfig],
-    seed: int,
-    size: int,
-    tau: float,
-    draws: int = 4,
-) -> dict[str, dict[str, float]] | None:
-    """The same after training, from the tensors of `checkpoints/task-XX.safetensors`: f, g, h and the ids of the images
-    in the memory. `views`, `size` and `tau` are those of the training, so that both measure the same."""
-    task = int(metadata["task"])
-    networks = checkpoint_networks(tensors, metadata)
-    two_views = TwoViews(metadata.get("mean", benchmark.mean), metadata.get("std", benchmark.std), views)
-    past = (benchmark.train.task < task).nonzero().squeeze(1)
-    earlier = tensors["memory.task"] < task
-    memory = benchmark.training_rows(tensors["memory.task"][earlier], tensors["memory.source"][earlier])
-
-    @torch.no_grad()
-    def embed(indices: Tensor, key: torch.Generator) -> dict[str, Tensor]:
-        views = two_views(benchmark.train.images.take(indices), key)
-        with frozen_statistics(networks):
-            features = torch.stack([networks["encoder"](view) for view in views])
-        heads = {name: module for name, module in networks.items() if name != "encoder"}
-        return {name: F.normalize(head(features), dim=-1) for name, head in heads.items()}
-
-    return overfitting(embed, past, memory, (seed, task), size, draws, tau)

@@ -20,7 +20,7 @@ from osiris.data.decode import UndecodableImage, decode_all
 from osiris.data.folder import Listing
 from osiris.errors import UserError
 from osiris.evaluation.evaluate import compare_hits
-from osiris.evaluation.knn import neighbours_of, rank, vote
+from osiris.evaluation.knn import neighbours_of, rank_classes, vote
 from osiris.evaluation.scores import Comparison, ReferenceScores
 
 TEMPERATURE = 0.1
@@ -46,7 +46,7 @@ class Reference:
 
     @property
     def k(self) -> int:
-        """A fifth of a class, at most 20."""
+        """Neighbours that vote: a fifth of the images of a class, at most 20."""
         return max(1, min(20, int(self.labels.bincount().float().median()) // 5))
 
 
@@ -108,7 +108,7 @@ def score_reference(
 
 
 def against(before: ReferenceScores | None, after: ReferenceScores) -> Comparison | None:
-    """Two encoders on the same labelled images."""
+    """Compare two encoders on the same labelled images; None if the images differ."""
     if before is None or before.digest != after.digest or len(before.hits) != len(after.hits):
         return None
     return compare_hits(*(np.array([hit == "1" for hit in one.hits]) for one in (before, after)))
@@ -117,10 +117,10 @@ def against(before: ReferenceScores | None, after: ReferenceScores) -> Compariso
 def leave_one_out(features: Tensor, labels: Tensor, k: int) -> Tensor:
     """bool [N]: whether the weighted KNN predicts the label of each image from the other images."""
     values, indices = _others(features, k)
-    return rank(vote(values, labels[indices], int(labels.max()) + 1, TEMPERATURE))[:, 0] == labels
+    return rank_classes(vote(values, labels[indices], int(labels.max()) + 1, TEMPERATURE))[:, 0] == labels
 
 
-def neighbours(features: Tensor) -> Tensor:
+def nearest_others(features: Tensor) -> Tensor:
     """int64 [N, 5]: the nearest other images of each image."""
     return _others(features, NEIGHBOURS)[1]
 
@@ -132,7 +132,7 @@ def _others(features: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def movement(before: Tensor, after: Tensor) -> tuple[float, float]:
     """(drift, same_neighbours) of features [N, D] of the same images before and after an episode."""
     drift = float((1 - cosine_similarity(before, after, dim=1)).mean())
-    pairs = zip(neighbours(before).tolist(), neighbours(after).tolist())
+    pairs = zip(nearest_others(before).tolist(), nearest_others(after).tolist())
     return drift, 100 * float(np.mean([len(set(one) & set(other)) / len(one) for one, other in pairs]))
 
 

@@ -24,7 +24,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base class of all records in the file."""
 
     def plain(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The record as dictionaries and lists that JSON can hold."""
         return msgspec.to_builtins(self)
 
 
@@ -57,7 +57,7 @@ class TaskLevelScores(Record, frozen=True, kw_only=True):
     accuracy: float | None
     per_task: Percentages
     confusion: list[list[int]]
-    """Counts [true task][predicted task]."""
+    """Numbers of images, [true task][predicted task]."""
 
 
 class ProbeScores(Record, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     """Two encoders on the same images: what the second one changed."""
 
     difference: float
-    """In percentage points."""
+    """Accuracy of the second encoder minus that of the first, in percentage points."""
     p: float
     """Of an exact McNemar test, two-sided: the probability of so large a difference if both are equally good."""
     images: int
@@ -157,7 +157,7 @@ class IndexScores(Record, frozen=True, kw_only=True):
 
     @property
     def mean_recall(self) -> float | None:
-        """Over all s < t."""
+        """The mean recall over all pairs s < t."""
         return mean([value for row in self.recall for value in row])
 
     @property
@@ -215,7 +215,7 @@ class Fingerprint(Record, frozen=True, kw_only=True):
 
 
 def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
-    """A JSON file of this schema."""
+    """Read a JSON file and check it against the schema."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

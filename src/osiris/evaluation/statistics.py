@@ -85,13 +85,13 @@ def shared_seeds(one: Sample, other: Sample) -> list[int]:
 
 @dataclass(frozen=True)
 class TTest:
-    """Of the hypothesis that a difference is zero."""
+    """The result of testing the hypothesis that a difference is zero."""
 
     difference: float
     p: float
-    """Two-sided."""
+    """The two-sided p-value."""
     seeds: int
-    """Of the smaller sample."""
+    """The number of seeds in the smaller sample."""
     paired: bool
 
 

@@ -21,14 +21,14 @@ from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.knn import neighbours_of
 from osiris.evaluation.scores import Compatibility, IndexScores
 
-Row = list[tuple[float, float | None]]
+PairScores = list[tuple[float, float | None]]
 """(recall, percent of the same class) for each s < t."""
 
 NEIGHBOURS = 10
 MAP_IMAGES = 1000
 """Bank images that the map is fitted on, or half of the bank if that is less."""
 QUERIES = 2000
-"""Most queries."""
+"""The largest number of queries."""
 
 
 def roles(bank: int, test: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,7 +48,9 @@ def roles(bank: int, test: int) -> tuple[Tensor, Tensor, Tensor]:
     return fitted, gallery, queries
 
 
-def compatibility(versions: Sequence[Features], benchmark: Benchmark, ticker: Ticker | None = None) -> Compatibility:
+def measure_compatibility(
+    versions: Sequence[Features], benchmark: Benchmark, ticker: Ticker | None = None
+) -> Compatibility:
     """From the features after each task, in order. `ticker` counts the pairs s < t."""
     with_test = versions[0].test is not None
     split = benchmark.test if with_test else benchmark.bank
@@ -61,7 +63,7 @@ def compatibility(versions: Sequence[Features], benchmark: Benchmark, ticker: Ti
             return None
         return 100 * float((known[gallery][found] == asked[chosen].unsqueeze(1)).double().mean())
 
-    raw, mapped, renewed = list[Row](), list[Row](), list[float | None]()
+    raw, mapped, renewed = list[PairScores](), list[PairScores](), list[float | None]()
     for number, new in enumerate(versions):
         queries = _rows(new.bank if new.test is None else new.test, chosen)
         truth = neighbours_of(_rows(new.bank, gallery), queries, NEIGHBOURS)[1]
@@ -95,7 +97,7 @@ def _rows(features: Tensor, positions: Tensor) -> Tensor:
     return features[positions.to(features.device)]
 
 
-def _index_scores(rows: list[Row]) -> IndexScores:
+def _index_scores(rows: list[PairScores]) -> IndexScores:
     return IndexScores(
         recall=[[recall for recall, _ in row] for row in rows], same_class=[[same for _, same in row] for row in rows]
     )

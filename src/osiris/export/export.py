@@ -89,7 +89,8 @@ def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: floa
     rows = {
         "method": run.method,
         "preset, seed": f"{metrics.preset}, {run.seed}",
-        "encoder": ", ".join(f"{name} {value}" for name, value in loaded.description.items()),
+        "encoder": loaded.description.get("encoder")
+        or ", ".join(f"{name} {value}" for name, value in loaded.description.items()),
         "episodes": ", ".join(metrics.task_names[:20]) + (", ..." if len(metrics.task_names) > 20 else ""),
         "images": f"{metrics.fingerprint.train_images:,}",
         "effective rank of the features": f"{health.effective_rank:.1f} of {health.dimension}",

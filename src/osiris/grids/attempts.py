@@ -24,7 +24,7 @@ from osiris.console import duration, messages
 from osiris.evaluation.config import METRICS
 from osiris.files import write_csv
 from osiris.grids.grid import GridDirectory, GridRun
-from osiris.grids.journal import Entry, in_progress, journal_path, last_entry, last_step, record
+from osiris.grids.journal import JournalEntry, in_progress, journal_path, last_entry, last_step, record
 from osiris.runs.untrusted import LONGEST
 
 STOPPED = 75
@@ -34,7 +34,7 @@ REFUSED = 2
 
 
 @dataclass(frozen=True)
-class Status:
+class RunStatus:
     """Where a run stands."""
 
     run: GridRun
@@ -57,7 +57,7 @@ class Attempt:
 
     @staticmethod
     def start(directory: GridDirectory, run: GridRun, command: list[str], cores: set[int] | None = None) -> Attempt:
-        """`cores`: those that the process may use."""
+        """Start the process of a run. `cores`: those that it may use."""
 
         def settle() -> None:
             # In the new process. SLURM announces the end of a job by SIGUSR2 to every process of it; only the one that
@@ -66,7 +66,7 @@ class Attempt:
             if cores and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, cores)
 
-        record(directory, run, Entry("start", host=socket.gethostname()))
+        record(directory, run, JournalEntry("start", host=socket.gethostname()))
         environment = os.environ | ({"OMP_NUM_THREADS": str(len(cores))} if cores else {})
         with journal_path(directory, run).with_suffix(".err").open("wb") as errors:
             process = subprocess.Popen(
@@ -81,11 +81,11 @@ class Attempt:
         if asked and code != 0:
             code = STOPPED
         error = "" if code in (0, STOPPED) else _error(journal_path(self.directory, self.run).with_suffix(".err"), code)
-        record(self.directory, self.run, Entry("end", code=code, error=error))
+        record(self.directory, self.run, JournalEntry("end", code=code, error=error))
         return code
 
 
-def train_command(
+def training_command(
     directory: GridDirectory,
     run: GridRun,
     processes: int = 1,
@@ -100,24 +100,24 @@ def train_command(
     return [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={processes}", *train]
 
 
-def status_of(directory: GridDirectory, run: GridRun) -> Status:
+def status_of(directory: GridDirectory, run: GridRun) -> RunStatus:
     """From the files of the run alone, so that any machine that sees them can tell."""
     files, metrics = directory.files(run), directory.metrics(run)
     if metrics is not None:
         numbers = metrics.protocols.get("class-agnostic")
-        return Status(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
+        return RunStatus(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
     step = last_step(files.log)
     task = f"task {step.task} of {step.tasks}" if step.task else "starting"
     if in_progress(files):
-        return Status(run, "running", task, seconds_left=step.seconds_left, progress=step.progress)
+        return RunStatus(run, "running", task, seconds_left=step.seconds_left, progress=step.progress)
     last = last_entry(directory, run)
     if last is not None and last.error:
-        return Status(run, "failed", last.error, progress=step.progress)
+        return RunStatus(run, "failed", last.error, progress=step.progress)
     if last is not None and last.event == "drop":
-        return Status(run, "dropped", f"by the search, after {last.tasks} tasks", progress=step.progress)
+        return RunStatus(run, "dropped", f"by the search, after {last.tasks} tasks", progress=step.progress)
     if last is not None and last.event == "submit":
-        return Status(run, "waiting", f"job {last.job} is submitted", progress=step.progress)
-    return Status(run, "waiting", f"stopped in {task}" if step.task else "", progress=step.progress)
+        return RunStatus(run, "waiting", f"job {last.job} is submitted", progress=step.progress)
+    return RunStatus(run, "waiting", f"stopped in {task}" if step.task else "", progress=step.progress)
 
 
 def _error(path: Path, code: int) -> str:
@@ -129,29 +129,29 @@ def _error(path: Path, code: int) -> str:
     return (own or lines or [f"exit code {code} without a message"])[-1][:LONGEST]
 
 
-def statuses(directory: GridDirectory) -> list[Status]:
+def statuses(directory: GridDirectory) -> list[RunStatus]:
     return [status_of(directory, run) for run in directory.runs]
 
 
-def summary(states: list[Status]) -> str:
-    """`12 runs: 2 running, 9 waiting, 1 done`"""
+def summary(states: list[RunStatus]) -> str:
+    """The number of runs in each state: `12 runs: 2 running, 9 waiting, 1 done`."""
     counts = Counter(one.state for one in states)
     order = [state for state in ("running", "failed", "waiting", "done", "dropped") if counts[state]]
     return f"{len(states)} runs: " + ", ".join(f"{counts[state]} {state}" for state in order)
 
 
-def status_table(states: list[Status]) -> Table:
+def status_table(states: list[RunStatus]) -> Table:
     table = Table(title=summary(states), box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("run", "seed", "state", "", ""):
         table.add_column(column)
     styles = {"running": "cyan", "failed": "red", "done": "green", "waiting": "dim", "dropped": "dim"}
     for one in states:
         state, bar = Text(one.state, styles[one.state]), ProgressBar(total=1.0, completed=one.progress, width=20)
-        table.add_row(Text(one.run.title), str(one.run.seed), state, bar, Text(describe(one)))
+        table.add_row(Text(one.run.title), str(one.run.seed), state, bar, Text(describe_status(one)))
     return table
 
 
-def describe(status: Status) -> str:
+def describe_status(status: RunStatus) -> str:
     if status.state == "done":
         accuracy = (status.metrics or {}).get("A")
         return "" if accuracy is None else f"A {accuracy:.1f}"
@@ -159,7 +159,7 @@ def describe(status: Status) -> str:
     return f"{status.detail}{left}" if status.state == "running" else status.detail
 
 
-def write_results(directory: GridDirectory) -> list[Status]:
+def write_results(directory: GridDirectory) -> list[RunStatus]:
     """GRID/results.csv: one row for each run, with its numbers or its error."""
     states = statuses(directory)
     rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "state", *METRICS, "error"]]
@@ -202,5 +202,5 @@ class Watch:
             before = self.states.setdefault(one.run.name, "waiting")
             if one.state != before:
                 self.states[one.run.name] = one.state
-                text = f"{one.run.title} seed {one.run.seed}: {one.state} {describe(one)}".rstrip()
+                text = f"{one.run.title} seed {one.run.seed}: {one.state} {describe_status(one)}".rstrip()
                 messages.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -49,12 +49,12 @@ class GridRun:
 
     @property
     def settings_text(self) -> str:
-        """`memory_size=200 norm=gn`"""
+        """The settings in one line: `memory_size=200 norm=gn`."""
         return " ".join(f"{option}={value}" for option, value in self.settings)
 
     @property
     def title(self) -> str:
-        """For the terminal."""
+        """Benchmark, method and settings, safe to print to a terminal."""
         return printable(f"{self.benchmark} {self.method} {self.settings_text}".rstrip())
 
     @property
@@ -104,7 +104,7 @@ class Grid:
         ]
 
     def check(self) -> None:
-        """Refuse a grid of which a run could not start, before any run starts."""
+        """Check every run, so that a mistake is reported before the first run starts."""
         for values, what in ((self.methods, "method"), (self.benchmarks, "benchmark"), (self.seeds, "seed")):
             if not values or len(set(values)) < len(values):
                 raise UserError(f"give at least one {what}, each only once.")
@@ -232,7 +232,7 @@ class GridDirectory:
         return _read(self.files(run).metrics, RunMetrics)
 
     def scores(self, run: GridRun, tasks: int) -> Scores | None:
-        """After this many tasks. None as for `metrics`."""
+        """The scores after this many tasks; None if they are missing or damaged."""
         return _read(self.files(run).scores(tasks - 1), Scores)
 
 

@@ -22,19 +22,19 @@ SILENT = 600.0
 """Seconds without a sign of life after which a run on another machine counts as dead."""
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
+class JournalEntry(msgspec.Struct, omit_defaults=True):
     """A line of the journal of a run."""
 
     event: Literal["submit", "start", "end", "drop"]
     time: str = ""
     host: str = ""
     job: str = ""
-    """Of a cluster."""
+    """The identifier of the cluster job."""
     code: int = 0
     """The exit code of a run that ended."""
     error: str = ""
     tasks: int = 0
-    """What a trial that a search dropped has learned."""
+    """The tasks that a trial had learned when a search dropped it."""
 
 
 class Step(msgspec.Struct):
@@ -48,14 +48,14 @@ class Step(msgspec.Struct):
     seconds_left: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
-Record = TypeVar("Record", Entry, Step)
+Line = TypeVar("Line", JournalEntry, Step)
 
 
 def journal_path(directory: GridDirectory, run: GridRun) -> Path:
     return directory.path / "attempts" / f"{run.name}.jsonl"
 
 
-def record(directory: GridDirectory, run: GridRun, entry: Entry) -> None:
+def record(directory: GridDirectory, run: GridRun, entry: JournalEntry) -> None:
     """Add a line to the journal of a run."""
     journal = journal_path(directory, run)
     journal.parent.mkdir(parents=True, exist_ok=True)
@@ -65,19 +65,19 @@ def record(directory: GridDirectory, run: GridRun, entry: Entry) -> None:
         file.write(b"\n" * cut + msgspec.json.encode(entry) + b"\n")
 
 
-def read_journal(directory: GridDirectory, run: GridRun) -> list[Entry]:
-    return [*_newest_first(journal_path(directory, run), Entry, 2**20)][::-1]
+def read_journal(directory: GridDirectory, run: GridRun) -> list[JournalEntry]:
+    return [*_newest_first(journal_path(directory, run), JournalEntry, 2**20)][::-1]
 
 
-def last_entry(directory: GridDirectory, run: GridRun) -> Entry | None:
-    return next(_newest_first(journal_path(directory, run), Entry, 2**14), None)
+def last_entry(directory: GridDirectory, run: GridRun) -> JournalEntry | None:
+    return next(_newest_first(journal_path(directory, run), JournalEntry, 2**14), None)
 
 
 def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
-    """A search does not train a trial any further."""
+    """Record that a search does not train this trial any further."""
     last = last_entry(directory, run)
     if last is None or last.event != "drop":
-        record(directory, run, Entry("drop", tasks=tasks))
+        record(directory, run, JournalEntry("drop", tasks=tasks))
 
 
 def last_step(log: Path) -> Step:
@@ -98,7 +98,7 @@ def in_progress(files: RunDirectory) -> bool:
     return abs(time.time() - max(signs)) < SILENT
 
 
-def _newest_first(path: Path, kind: type[Record], most: int) -> Iterator[Record]:
+def _newest_first(path: Path, kind: type[Line], most: int) -> Iterator[Line]:
     """The lines within the last `most` bytes that are such records, without control characters."""
     for line in reversed(_end_of(path, most).splitlines()):
         with suppress(ValueError, RecursionError):

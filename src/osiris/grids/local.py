@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from osiris.cores import available_cores
 from osiris.errors import Stopped
-from osiris.grids.attempts import REFUSED, Attempt, train_command
+from osiris.grids.attempts import REFUSED, Attempt, training_command
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.grids.journal import in_progress
 from osiris.training.interrupt import Interrupt
@@ -25,13 +25,13 @@ def divide_cores(jobs: int) -> list[set[int]]:
 
 
 class LocalLauncher:
-    """`--launcher local --jobs N`."""
+    """Runs a grid with N processes at a time on this machine (`--launcher local --jobs N`)."""
 
     def __init__(self, directory: GridDirectory, jobs: int, retries: int, processes: int = 1) -> None:
         self.directory, self.jobs, self.retries, self.processes = directory, jobs, retries, processes
         self.failures: Counter[GridRun] = Counter()
         self.running: dict[int, Attempt] = {}
-        """Slot -> what runs there."""
+        """Slot -> the attempt that runs in it."""
 
     def run(self, runs: Sequence[GridRun], watch: Callable[[], None]) -> None:
         """Every run that is not finished, at most `jobs` at a time. Ctrl-C and SIGTERM stop all of them cleanly.
@@ -53,7 +53,7 @@ class LocalLauncher:
                         ready = next((run for run in waiting if not in_progress(self.directory.files(run))), None)
                         if ready is not None:
                             waiting.remove(ready)
-                            command = train_command(self.directory, ready, self.processes)
+                            command = training_command(self.directory, ready, self.processes)
                             self.running[slot] = Attempt.start(self.directory, ready, command, cores[slot])
                     time.sleep(POLL)
                     waiting += self._collect()

@@ -14,7 +14,7 @@ from osiris.config import Config, to_dict
 from osiris.console import duration
 from osiris.data.names import DATASETS, parse_name
 from osiris.devices import open_device
-from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.fingerprint import json_digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.framework.composition import resolve
 from osiris.framework.cost import TWO_VIEWS, later_cost
@@ -23,21 +23,21 @@ from osiris.models.encoder import build_encoder
 from osiris.training.estimate import encoder_flops
 
 PROBE_SECONDS = 0.3
-"""How long the speed of an encoder is measured."""
+"""Seconds for which the speed of an encoder is measured."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one run."""
+class RunCost:
+    """The estimated cost of one run."""
 
     flops: float
-    """Of the encoder, forward and backward, evaluation included."""
+    """FLOPs of the encoder, forward and backward, in training and evaluation."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a benchmark under a config. Nothing is loaded."""
+    """The numbers of images of a benchmark under a config, known without loading it."""
 
     train_per_task: list[int]
     bank: int
@@ -56,7 +56,7 @@ class Costs:
             self.known = {}
         self.measured = False
 
-    def of(self, run: GridRun) -> Cost | None:
+    def of(self, run: GridRun) -> RunCost | None:
         """None where the size of the benchmark is known only after reading the data."""
         config = run.config
         sizes = sizes_of(config)
@@ -69,7 +69,7 @@ class Costs:
         )
         flops = [count * self._measure("flops", config, side) for side, count in passes]
         seconds = [count / self._measure("speed", config, side) for side, count in passes]
-        return Cost(sum(flops), sum(seconds))
+        return RunCost(sum(flops), sum(seconds))
 
     def training_passes(self, config: Config, sizes: Sizes) -> float:
         """Encoder forward passes of single views in training, a backward pass counted as two."""
@@ -80,9 +80,9 @@ class Costs:
     def _measure(self, what: str, config: Config, side: int = 0) -> float:
         key = [what, osiris.__version__, to_dict(config.encoder if side else config.method), side]
         key += [platform.node(), platform.machine(), config.engine.threads] if what == "speed" else []
-        name = digest(key)
+        name = json_digest(key)
         if name not in self.known:
-            self.known[name], self.measured = float(measure(what, config, side)), True
+            self.known[name], self.measured = float(measure_part(what, config, side)), True
         return self.known[name]
 
     def save(self) -> None:
@@ -90,7 +90,7 @@ class Costs:
             write_json(self.path, self.known)
 
 
-def measure(what: str, config: Config, side: int) -> float:
+def measure_part(what: str, config: Config, side: int) -> float:
     """Of the method: whether it is `continual`, and encoder passes per image in the `first` and in a `later` task. Of
     the encoder with images of `side` pixels: `flops` and `speed` of a forward pass."""
     if what == "flops":
@@ -151,8 +151,8 @@ def speed(config: Config, side: int) -> float:
 
 def print_plan(directory: GridDirectory, jobs: int) -> None:
     """The commands as they would be typed, with their costs as comments: the output is a script."""
-    costs, known = Costs(), list[Cost]()
-    of_any_seed: dict[GridRun, Cost | None] = {}
+    costs, known = Costs(), list[RunCost]()
+    of_any_seed: dict[GridRun, RunCost | None] = {}
     for run in directory.runs:
         alike = replace(run, seed=0)
         cost = of_any_seed[alike] = of_any_seed[alike] if alike in of_any_seed else costs.of(alike)

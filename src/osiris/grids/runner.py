@@ -7,10 +7,10 @@ from pathlib import Path
 
 from osiris.cores import core_count
 from osiris.errors import UserError
-from osiris.grids.attempts import Status, Watch, statuses, summary, write_results
+from osiris.grids.attempts import RunStatus, Watch, statuses, summary, write_results
 from osiris.grids.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.grids.local import LocalLauncher
-from osiris.grids.search import Range, Study, search, studies_of
+from osiris.grids.search import Halving, Range, halvings_of, search
 from osiris.grids.slurm import SlurmLauncher, SlurmOptions
 from osiris.runs.directory import refuse_links_to_elsewhere
 
@@ -28,7 +28,7 @@ def sweep(
     retries: int = 1,
     processes: int = 1,
     slurm: SlurmOptions | None = None,
-) -> list[Status]:
+) -> list[RunStatus]:
     """Train every combination of methods, benchmarks, settings and seeds; returns where each run stands.
 
     `settings` maps options of `osiris train` to lists of values: `{"memory_size": [200, 500]}`. The same call again
@@ -53,20 +53,20 @@ def run_grids(launcher: Launcher, grids: Iterable[Grid]) -> None:
         launcher.run(list(runs), watch)
 
 
-def run_search(launcher: Launcher, grids: Iterable[Grid], ranges: Sequence[Range], trials: int) -> list[Study]:
-    """Search the ranges for every method, benchmark and setting of the grids. See `search.py`."""
-    studies = []
+def run_search(launcher: Launcher, grids: Iterable[Grid], ranges: Sequence[Range], trials: int) -> list[Halving]:
+    """Halving the ranges for every method, benchmark and setting of the grids. See `search.py`."""
+    halvings = []
     for grid in grids:
         grid.check()
-        studies += studies_of(grid, ranges, trials)
-    launcher.directory.add([trial for study in studies for trial in study.trials])
+        halvings += halvings_of(grid, ranges, trials)
+    launcher.directory.add([trial for halving in halvings for trial in halving.trials])
 
     def launch(runs: list[GridRun]) -> None:
         with Watch(launcher.directory) as watch:
             launcher.run(runs, watch)
 
-    search(launcher.directory, studies, launch)
-    return studies
+    search(launcher.directory, halvings, launch)
+    return halvings
 
 
 def make_launcher(
@@ -76,7 +76,7 @@ def make_launcher(
     processes: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> Launcher:
-    """For this machine, or with `slurm` for a cluster."""
+    """A launcher for this machine, or with `slurm` for a cluster."""
     if slurm is not None:
         return SlurmLauncher(directory, slurm, jobs, retries, processes)
     return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)

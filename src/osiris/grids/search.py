@@ -87,7 +87,7 @@ def ladder(task_count: int, trials: int) -> list[tuple[int, int]]:
 
 
 @dataclass
-class Study:
+class Halving:
     """The search for one method on one benchmark."""
 
     trials: list[GridRun]
@@ -108,21 +108,21 @@ class Study:
         return sorted(self.scores, key=lambda trial: self.scores[trial], reverse=True)
 
 
-def studies_of(grid: Grid, ranges: Sequence[Range], trials: int) -> list[Study]:
-    """One study for every method, benchmark and setting of the grid, with its first seed."""
+def halvings_of(grid: Grid, ranges: Sequence[Range], trials: int) -> list[Halving]:
+    """One halving for every method, benchmark and setting of the grid, with its first seed."""
     if trials < 2:
         raise UserError(f"--trials {trials}: a search needs at least 2 trials.")
     fixed = [one.option for one in ranges if one.option in grid.settings]
     if fixed:
         raise UserError(f"{fixed[0]} is both in --set and in --search; leave one of them out.")
-    studies = []
+    halvings = []
     for base in replace(grid, seeds=grid.seeds[:1]).runs():
         settings = [(*base.settings, *trial, ("validation", "true")) for trial in spread_trials(ranges, trials)]
         runs = [replace(base, settings=values) for values in settings]
         for run in runs:
             run.config.check()
-        studies.append(Study(runs, ladder(task_count(runs[0].config), len(runs)), {}))
-    return studies
+        halvings.append(Halving(runs, ladder(task_count(runs[0].config), len(runs)), {}))
+    return halvings
 
 
 def task_count(config: Config) -> int:
@@ -133,25 +133,25 @@ def task_count(config: Config) -> int:
     return load_benchmark(config.data).task_count if sizes is None else len(sizes.train_per_task)
 
 
-def search(directory: GridDirectory, studies: Sequence[Study], launch: Callable[[list[GridRun]], None]) -> None:
-    """Run all studies rung by rung; `launch` runs what is missing of some runs."""
-    for rung in range(max(len(study.rungs) for study in studies)):
-        by_tasks: dict[int, list[tuple[Study, GridRun]]] = {}
-        for study in studies:
-            if rung < len(study.rungs):
-                members = [(study, trial) for trial in study.at(rung)]
-                by_tasks.setdefault(study.rungs[rung][0], []).extend(members)
+def search(directory: GridDirectory, halvings: Sequence[Halving], launch: Callable[[list[GridRun]], None]) -> None:
+    """Run all halvings rung by rung; `launch` runs what is missing of some runs."""
+    for rung in range(max(len(halving.rungs) for halving in halvings)):
+        by_tasks: dict[int, list[tuple[Halving, GridRun]]] = {}
+        for halving in halvings:
+            if rung < len(halving.rungs):
+                members = [(halving, trial) for trial in halving.at(rung)]
+                by_tasks.setdefault(halving.rungs[rung][0], []).extend(members)
         for tasks, members in by_tasks.items():
             directory.stop_after = tasks
             launch([trial for _, trial in members])
-            for study, trial in members:
+            for halving, trial in members:
                 accuracy = score(directory, trial, tasks)
                 if accuracy is not None:
-                    study.scores[trial] = tasks, accuracy
-            for study, trial in members:
-                if rung + 1 < len(study.rungs) and trial in study.scores and trial not in study.at(rung + 1):
+                    halving.scores[trial] = tasks, accuracy
+            for halving, trial in members:
+                if rung + 1 < len(halving.rungs) and trial in halving.scores and trial not in halving.at(rung + 1):
                     drop(directory, trial, tasks)
-    write_trials(directory, studies)
+    write_trials(directory, halvings)
 
 
 def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:
@@ -164,13 +164,13 @@ def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:
     return mean(scores.protocols["class-agnostic"].accuracy[:tasks])
 
 
-def write_trials(directory: GridDirectory, studies: Iterable[Study]) -> None:
-    """GRID/search.csv: the trials of each study, best first, then the failed ones with their error."""
+def write_trials(directory: GridDirectory, halvings: Iterable[Halving]) -> None:
+    """GRID/search.csv: the trials of each halving, best first, then the failed ones with their error."""
     rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "tasks", "validation A", "error"]]
-    for study in studies:
-        ranking = study.ranking()
-        for trial in [*ranking, *(trial for trial in study.trials if trial not in ranking)]:
-            tasks, accuracy = study.scores.get(trial, ("", ""))
+    for halving in halvings:
+        ranking = halving.ranking()
+        for trial in [*ranking, *(trial for trial in halving.trials if trial not in ranking)]:
+            tasks, accuracy = halving.scores.get(trial, ("", ""))
             error = "" if trial in ranking else status_of(directory, trial).detail
             about = [trial.benchmark, trial.method, searched(trial), trial.preset, trial.seed]
             rows.append([*about, tasks, accuracy, error])

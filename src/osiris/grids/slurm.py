@@ -20,9 +20,9 @@ from typing import Any
 
 from osiris.console import notice
 from osiris.errors import UserError, import_extra
-from osiris.grids.attempts import REFUSED, Attempt, train_command
+from osiris.grids.attempts import REFUSED, Attempt, training_command
 from osiris.grids.grid import GridDirectory, GridRun
-from osiris.grids.journal import Entry, last_entry, read_journal, record
+from osiris.grids.journal import JournalEntry, last_entry, read_journal, record
 
 POLL = 10.0
 """Seconds between questions to the controller."""
@@ -50,7 +50,7 @@ class SlurmOptions:
     """Watch the jobs until they end. With --no-wait, submit them and leave."""
 
     def parameters(self, processes: int, jobs: int | None) -> dict[str, Any]:
-        """As submitit takes them."""
+        """The options under the names that submitit uses."""
         others = {}
         for text in self.slurm:
             name, equals, value = text.partition("=")
@@ -72,7 +72,7 @@ class SlurmOptions:
 
 
 class SlurmLauncher:
-    """`--launcher slurm`."""
+    """Submits a grid to a SLURM cluster as an array job (`--launcher slurm`)."""
 
     def __init__(
         self, directory: GridDirectory, options: SlurmOptions, jobs: int | None, retries: int, processes: int = 1
@@ -120,7 +120,7 @@ class SlurmLauncher:
         """Whether to submit a run again whose job has ended without a result."""
         last, state = last_entry(self.directory, run), job_state(job)
         if last is None or last.event != "end":  # the node failed, or the job was cancelled or killed
-            last = Entry("end", code=1, error=f"job {job} ended: {state}")
+            last = JournalEntry("end", code=1, error=f"job {job} ended: {state}")
             record(self.directory, run, last)
         self.failures[run] += 1
         cancelled = state.startswith("CANCELLED")
@@ -139,7 +139,7 @@ class SlurmLauncher:
             reason = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
             raise UserError(f"SLURM refuses the jobs: {reason[-1].removeprefix('sbatch: ')}") from None
         for run, job in zip(runs, jobs):
-            record(self.directory, run, Entry("submit", job=job.job_id))
+            record(self.directory, run, JournalEntry("submit", job=job.job_id))
         return {run: job.job_id for run, job in zip(runs, jobs)}
 
 
@@ -160,7 +160,7 @@ class Job:
         if self.directory.finished(self.run):
             return
         meeting = rendezvous(place.num_nodes, place.node)
-        command = train_command(self.directory, self.run, self.processes, meeting)
+        command = training_command(self.directory, self.run, self.processes, meeting)
         if place.global_rank != 0:
             # The first node records the run. SIGUSR2: see `Attempt`.
             ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from osiris.console import progress
 from osiris.data.folder import Listing
 from osiris.errors import Stopped, UserError
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
 from osiris.index.parts import Part
 from osiris.index.records import MapRecord, Version

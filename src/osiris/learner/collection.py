@@ -16,7 +16,7 @@ from osiris.console import progress
 from osiris.data.folder import Listing
 from osiris.devices import open_device
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.knn import neighbours_of
 from osiris.index.gallery import Gallery
 from osiris.index.records import Version, version_of

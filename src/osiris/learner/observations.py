@@ -14,9 +14,9 @@ from osiris import processes
 from osiris.console import notice
 from osiris.data.images import ArrayImages
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.features import embed
-from osiris.evaluation.fingerprint import digest
+from osiris.evaluation.fingerprint import json_digest
 from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.reference import Reference, against, movement, read_reference, score_reference
 from osiris.evaluation.scores import ReferenceScores, write_record
@@ -89,7 +89,7 @@ def open_reference(
     this machine: a state that was received from somebody may name any folder. Other images than those of earlier calls
     are refused unless they are `new`."""
     observations = read_observations(directory.observations)
-    named = cache_directory() / "references" / f"{digest(str(directory.path.resolve()))}.json"
+    named = cache_directory() / "references" / f"{json_digest(str(directory.path.resolve()))}.json"
     given = folder is not None
     if folder is None and observations.reference is not None:
         folder = _named_here(named, observations.reference)

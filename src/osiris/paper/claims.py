@@ -1,4 +1,4 @@
-"""The claims of the paper, reworded, as rows of data: name, judge, sentence; grouped by where the paper makes them.
+"""The main claims of the paper, reworded, as rows of data: name, judge, sentence; by where the paper makes them.
 
 A claim is judged on every benchmark that it is about and that has runs, and on tinyworld where the question makes sense
 there. It is contradicted if it is contradicted on any of them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from osiris.paper.judges import (
     BATCH_NORM,
@@ -22,22 +22,18 @@ from osiris.paper.judges import (
     best,
     between,
     each,
-    gain_shrinks,
     goes_with,
-    group_above,
     in_environments,
     matches,
     more,
-    more_than_on,
-    opposite,
 )
-from osiris.paper.published import ABLATIONS, COMPARED, ENVIRONMENTS, FIVE, STRUCTURED, TWENTY
+from osiris.paper.published import COMPARED, FIVE, STRUCTURED, STRUCTURED_TINY, TABLE_4, TWENTY
 
 RANDOM = (FIVE, TWENTY)
 TINYWORLD = ("tinyworld",)
 OSIRIS = ("osiris-d", "osiris-r")
 DISTILLATION = ("ewc", "cassle", "pocon", "osiris-d")
-WITHOUT_PARTS = tuple(name for name in ABLATIONS if "/" in name)
+WITHOUT_PARTS = tuple(name for name in TABLE_4 if "/" in name)
 OVERFITTED = 10.0
 """Percent of the loss. Fig. 3b shows 20 and more for replay, and about 0 for osiris-d."""
 CLOSE_TO_ZERO = 5.0
@@ -60,11 +56,10 @@ class Claim:
 
     def outcomes(self, evidence: Sequence[Evidence]) -> list[tuple[str, Outcome]]:
         """(benchmark, outcome) on every benchmark that the claim is about."""
-        elsewhere = {one.benchmark: one for one in evidence}
         about = [one for one in evidence if not self.benchmarks or one.benchmark in (*self.benchmarks, *self.also)]
         outcomes = []
         for one in about:
-            outcome = self.judge(replace(one, elsewhere=elsewhere))
+            outcome = self.judge(one)
             if not one.meaningful and outcome.verdict in ("holds", "contradicted"):
                 outcome = Outcome("undecided", f"{outcome.text}, but smoke runs decide nothing", outcome.p)
             outcomes.append((one.benchmark, outcome))
@@ -91,7 +86,7 @@ class Judged:
         return "; ".join(f"{outcome.described} on {name}" for name, outcome in self.published)
 
 
-def judge(claim: Claim, evidence: Sequence[Evidence], published: Sequence[Evidence] = ()) -> Judged:
+def judge_claim(claim: Claim, evidence: Sequence[Evidence], published: Sequence[Evidence] = ()) -> Judged:
     outcomes = claim.outcomes(evidence)
     paper = [(name, outcome) for name, outcome in claim.outcomes(published) if outcome.verdict != "not run"]
     return Judged(claim, overall({outcome.verdict for _, outcome in outcomes}), outcomes, paper)
@@ -142,25 +137,16 @@ CLAIMS: list[Claim] = [
          "cassle has a lower knowledge gain than every method but ewc."),
         ("pocon-gains", best(["pocon"], "K", rivals=["cassle", "ewc"], fewest=2),
          "pocon has the highest knowledge gain of the distillation methods other than osiris-d."),
-        ("ft-no-bound", opposite(best(["ft"], "K", fewest=1)),
-         "The knowledge gain of ft is not an upper bound: another method gains more."),
         ("contrast-gains", best(["er+", "er++"], "K"),
          "er+ or er++, which contrast the task with the memory, have the highest knowledge gain."),
         ("contrast-over-er", each(more("er+", "er", "K"), more("er++", "er", "K")),
          "er+ and er++ both gain more knowledge than er."),
         ("lowest-forgetting", best(DISTILLATION, "F", lowest=True),
          "The method that forgets least uses distillation."),
-        ("replay-plasticity", group_above("replay", "distillation", "K"),
-         "Replay methods gain more knowledge than distillation methods."),
     ),
     *_claims("Sec. 4.2", (TWENTY,),
         ("lump-twenty", more("lump", "ft", "A"),
          "lump improves on ft in a sequence of 20 tasks."),
-    ),
-    *_claims("Sec. 4.3", (STRUCTURED,),
-        ("structured-forgetting", more_than_on(RANDOM, "F"),
-         "On structured CIFAR-100 methods forget more than on random sequences of it."),
-        also=(),
     ),
     *_claims("Sec. 4.3", (STRUCTURED,),
         ("structured-over-ft", best(["ft"], "A", lowest=True),
@@ -169,7 +155,7 @@ CLAIMS: list[Claim] = [
                                      for metric in "AKCT" for one, other in (OSIRIS, OSIRIS[::-1]))),
          "On a structured sequence both variants of Osiris lead in A, K, C and T."),
     ),
-    *_claims("Sec. 4.3", (ENVIRONMENTS,),
+    *_claims("Sec. 4.3", (STRUCTURED_TINY,),
         ("environments-ft-gain", best(["ft"], "K"),
          "On a sequence of environments ft has the highest knowledge gain."),
         ("environments-osiris", each(*(best(OSIRIS, metric, without=["ft"], fewest=2) for metric in "KCT")),
@@ -181,12 +167,12 @@ CLAIMS: list[Claim] = [
         ("space-gains", more("osiris-d", "osiris-d/shared-space", "K"),
          "Without an isolated space for the current task, knowledge gain falls."),
         ("cross-consolidates", each(*(more(other, "osiris-d/no-cross", "C")
-                                      for other in ABLATIONS if other != "osiris-d/no-cross")),
+                                      for other in TABLE_4 if other != "osiris-d/no-cross")),
          "Without L_cross, consolidation C is the lowest of all ablations."),
         ("cross-gains", more("osiris-d", "osiris-d/no-cross", "K"),
          "Without L_cross, knowledge gain falls."),
         ("past-costs-gain", each(*(more("osiris-d/no-past", other, "K")
-                                   for other in ABLATIONS if other != "osiris-d/no-past")),
+                                   for other in TABLE_4 if other != "osiris-d/no-past")),
          "Without L_past, knowledge gain is the highest of all ablations."),
         ("past-remembers", more("osiris-d/no-past", "osiris-d", "F"),
          "Without L_past, forgetting rises."),
@@ -212,8 +198,6 @@ CLAIMS: list[Claim] = [
     *_claims("Sec. 4.1, Fig. 2", (TWENTY,),
         ("group-norm", each(*(more(name, name + BATCH_NORM, "A") for name in ("ft", "cassle", "lump"))),
          "Every method does better with GroupNorm than with BatchNorm."),
-        ("strong-ft", each(*(gain_shrinks(name, "ft", BATCH_NORM, "") for name in ("cassle", "lump"))),
-         "With GroupNorm ft is a strong baseline: what cassle and lump add to it shrinks."),
         ("first-task-bn", more("d1-only" + BATCH_NORM, "ft" + BATCH_NORM, "A"),
          "With BatchNorm, training on the first task alone beats ft."),
         ("first-task-gn", matches("ft", "d1-only", "A"),
@@ -232,7 +216,7 @@ CLAIMS: list[Claim] = [
                                              for name in ("lump", "cassle") for metric in "AC")),
          "lump and cassle end above ft in A, and in C as well."),
     ),
-    *_claims("Table 5", (ENVIRONMENTS,),
+    *_claims("Table 5", (STRUCTURED_TINY,),
         ("last-environment", in_environments("last", lambda place: each(
             more("ft", "offline", place), more("osiris-d", "offline", place))),
          "In the last environment ft and osiris-d do better than offline training."),
@@ -243,7 +227,7 @@ CLAIMS: list[Claim] = [
         ("osiris-remembers", in_environments("earlier", lambda place: more("osiris-d", "ft", place)),
          "In the earlier environments osiris-d does better than ft."),
     ),
-    *_claims("Sec. 4.4, Fig. 4", (ENVIRONMENTS,),
+    *_claims("Sec. 4.4, Fig. 4", (STRUCTURED_TINY,),
         ("offline-blurs", in_environments("last", lambda place: each(
             more("offline", "ft", place), more("offline", "osiris-d", place)), "similarity"),
          "Offline training places the classes of the last environment closer together than ft and osiris-d do."),

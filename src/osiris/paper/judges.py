@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Concatenate, Literal, ParamSpec, get_args
 
 from osiris.evaluation.config import METRICS
+from osiris.evaluation.scores import SIGNIFICANT
 from osiris.evaluation.statistics import Sample, TTest, format_p, samples_of, t_test, t_test_against
 from osiris.paper import published
-from osiris.paper.table1 import GROUPS
+from osiris.paper.table1 import group_of
 
 TASK_AWARE = "task-aware "
 """Prefix of a quantity under the task-aware protocol: `task-aware A`. Without it, the protocol is class-agnostic."""
@@ -26,7 +26,6 @@ Quantities = Mapping[str, float | None]
 `late plasticity`, ..."""
 Verdict = Literal["holds", "contradicted", "undecided", "not run"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-SIGNIFICANT = 0.05
 FEWEST_SEEDS = 3
 POINT = 1.0
 """Methods whose difference is significantly smaller than one point count as equally good."""
@@ -40,13 +39,11 @@ class Evidence:
     samples: Mapping[tuple[str, str], Sample] = field(default_factory=dict)
     """(method, quantity) -> sample over seeds"""
     environments: tuple[str, ...] = ()
-    """In the order of the tasks."""
+    """Names of the environments, in the order of the tasks."""
     scale: str = ""
     """How the runs differ from the paper's."""
     meaningful: bool = True
     """False for smoke runs, which decide nothing."""
-    elsewhere: Mapping[str, Evidence] = field(default_factory=dict)
-    """Benchmark -> evidence, for claims that compare benchmarks."""
 
     def get(self, method: str, quantity: str) -> Sample | None:
         return self.samples.get((method, quantity))
@@ -54,13 +51,7 @@ class Evidence:
     def methods(self, quantity: str = "A") -> list[str]:
         """Continual methods of the zoo with this quantity: no references, ablations or variants."""
         names = [method for method, known in self.samples if known == quantity]
-        return [name for name in names if name in groups() and name not in published.REFERENCES]
-
-
-@cache
-def groups() -> dict[str, str]:
-    """Method of the zoo -> replay, distillation or reference."""
-    return {name: group for group, names in GROUPS.items() for name in names}
+        return [name for name in names if group_of(name) != "other" and name not in published.REFERENCES]
 
 
 def samples_by_method(runs: Mapping[str, Mapping[int, Quantities]]) -> dict[tuple[str, str], Sample]:
@@ -78,7 +69,7 @@ def from_paper() -> list[Evidence]:
             for method, row in published.published_rows(benchmark, protocol).items():
                 samples |= {(method, prefix + metric): row[metric] for metric in METRICS if metric in row}
         names: tuple[str, ...] = ()
-        if benchmark == published.ENVIRONMENTS:
+        if benchmark == published.STRUCTURED_TINY:
             for method, row in published.published_environments().items():
                 names = tuple(row)
                 samples |= {(method, f"accuracy in {name}"): sample for name, sample in row.items()}
@@ -156,17 +147,8 @@ def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
 
 @judge
 def each(evidence: Evidence, *judges: Judge) -> Outcome:
-    """All judges say that it holds."""
+    """Every one of the judges must say that the claim holds."""
     return every(*(one(evidence) for one in judges))
-
-
-@judge
-def opposite(evidence: Evidence, other: Judge) -> Outcome:
-    """Holds if the other judge contradicts, and vice versa."""
-    swapped: dict[Verdict, Verdict] = {"holds": "contradicted", "contradicted": "holds"}
-    outcome = other(evidence)
-    verdict = swapped.get(outcome.verdict, outcome.verdict)
-    return replace(outcome, verdict=verdict, in_favour=not outcome.in_favour)
 
 
 @judge
@@ -216,19 +198,6 @@ def among_two_best(evidence: Evidence, method: str, others: Sequence[str], quant
 
 
 @judge
-def group_above(evidence: Evidence, higher: str, lower: str, quantity: str) -> Outcome:
-    """The mean over the methods of one group is higher than that of another; a sample is over methods, not seeds."""
-    samples: dict[str, Sample] = {}
-    for group in (higher, lower):
-        names = [name for name in evidence.methods(quantity) if groups()[name] == group]
-        if len(names) < FEWEST_SEEDS:
-            return not_run(f"{FEWEST_SEEDS} {group} methods ({len(names)} ran)")
-        means = {position: evidence.samples[(name, quantity)].mean for position, name in enumerate(names)}
-        samples[group] = Sample.of(means).unpaired()
-    return _compare(quantity, (f"{higher} methods", samples[higher]), (lower, samples[lower]))
-
-
-@judge
 def goes_with(evidence: Evidence, one: str, other: str) -> Outcome:
     """Pearson's r between two quantities over methods is positive."""
     from scipy.stats import pearsonr  # takes long to import
@@ -259,17 +228,6 @@ def between(
 
 
 @judge
-def gain_shrinks(evidence: Evidence, method: str, reference: str, before: str, after: str) -> Outcome:
-    """A method adds less to the A of a reference with suffix `after` than with suffix `before`."""
-    gains = []
-    for suffix in (before, after):
-        one, other = (evidence.get(name + suffix, "A") for name in (method, reference))
-        gains.append(None if one is None or other is None else one - other)
-    names = [f"{method} over {reference}{suffix or ' with GroupNorm'}" for suffix in (before, after)]
-    return _compare("gain in A", (names[0], gains[0]), (names[1], gains[1]))
-
-
-@judge
 def in_environments(
     evidence: Evidence, which: Literal["last", "earlier"], judge_of: Callable[[str], Judge], kind: str = "accuracy"
 ) -> Outcome:
@@ -279,19 +237,3 @@ def in_environments(
         return not_run("a benchmark with environments")
     chosen = names[-1:] if which == "last" else names[:-1]
     return every(*(judge_of(f"{kind} in {name}")(evidence) for name in chosen))
-
-
-@judge
-def more_than_on(evidence: Evidence, others: Sequence[str], quantity: str) -> Outcome:
-    """Every method has more of a quantity here than on each of the other benchmarks."""
-    there = [evidence.elsewhere[name] for name in others if name in evidence.elsewhere]
-    shared = [name for name in evidence.methods(quantity) if all(one.get(name, quantity) for one in there)]
-    if len(there) < len(others) or len(shared) < 2:
-        return not_run(f"two methods on each of {', '.join((evidence.benchmark, *others))}")
-    outcomes = []
-    for name in shared:
-        here = evidence.samples[(name, quantity)]
-        for one in there:
-            other = one.samples[(name, quantity)].unpaired()
-            outcomes.append(_compare(quantity, (name, here), (f"on {one.benchmark}", other)))
-    return every(*outcomes)

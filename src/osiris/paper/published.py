@@ -11,10 +11,10 @@ from osiris.errors import UserError, unknown
 from osiris.evaluation.statistics import Sample
 
 FIVE, TWENTY = "split-cifar100-5", "split-cifar100-20"
-STRUCTURED, ENVIRONMENTS = "structured-cifar100", "structured-tiny-imagenet"
+STRUCTURED, STRUCTURED_TINY = "structured-cifar100", "structured-tiny-imagenet"
 REFERENCES = ("offline", "d1-only")
 """Not continual learning: in the tables, but not ranked."""
-ABLATIONS = ("osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past", "osiris-d")
+TABLE_4 = ("osiris-d/shared-space", "osiris-d/no-cross", "osiris-d/no-past", "osiris-d")
 """The rows of Table 4."""
 COMPARED = ("ft", "lump", "cassle", "osiris-d")
 """The methods of Fig. 3a and 8 to 11."""
@@ -61,7 +61,7 @@ def published_rows(benchmark: str, protocol: str) -> dict[str, dict[str, Sample]
     return ablation | published(benchmark, protocol)
 
 
-def settings() -> str:
+def published_settings() -> str:
     """How the paper's numbers were measured, as part of a sentence."""
     about = document()["settings"]
     return f"{about['encoder']}, k = {about['k']}, tau = {about['temperature']}, {about['images']} images"

@@ -64,7 +64,7 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """Replay, distillation, or both."""
+        """`replay`, `distillation`, both, or `-`."""
         replay = ["replay"] if self.storage.slots else []
         distils = self.group == "distillation" or (
             self.group == "later" and ("f*" in self.stores or "f~" in self.stores)
@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def origin(self) -> str:
-        """paper, later or reference."""
+        """Where the method is from: paper, later, reference or own."""
         if self.stream != "continual":
             return "reference"
         return {"later": "later", "other": "own"}.get(self.group, "paper")
@@ -105,12 +105,12 @@ def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_
 def all_facts(
     encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int = 500, image_size: int = 32
 ) -> list[Facts]:
-    """The zoo, in the order of Table 1."""
+    """The facts about every method of the zoo, in the order of Table 1."""
     return [facts(name, encoder, projector, memory_size, image_size) for name in ZOO]
 
 
 def stores(method: Method) -> str:
-    """In words: `memory, f*`."""
+    """What a method stores, in words: `memory, f*`."""
     words = ["memory"] if method.reads_memory else []
     for _, term, _ in method.weighted(20):
         words += sorted(term.needs)

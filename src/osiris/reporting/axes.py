@@ -15,14 +15,14 @@ from osiris.reporting.style import GRID, HEAT, MUTED, ON_DARK, ON_LIGHT, Style, 
 from osiris.runs.run import Run
 
 RAMP = LinearSegmentedColormap.from_list("osiris", list(HEAT)).with_extremes(bad="#00000000")
-TASKS = LinearSegmentedColormap.from_list(
+TASK_COLOURS = LinearSegmentedColormap.from_list(
     "tasks", ["#3b4cc0", "#4a86c5", "#3aa6a0", "#58b368", "#a7b83a", "#e0a52e", "#e07b39", "#c8453c"]
 )
 """Early tasks cold, late tasks warm; medium lightness throughout, for either background."""
 MOST_BANDS = 3
 """More curves than this are drawn without bands over seeds: the bands would hide each other."""
 PERCENT = (0.0, 100.0)
-Range = tuple[float, float]
+Limits = tuple[float, float]
 Quantity = Callable[[Course], np.ndarray]
 
 
@@ -38,7 +38,7 @@ def curve(
     style: Style,
     *,
     band: bool = True,
-    within: Range = (-np.inf, np.inf),
+    within: Limits = (-np.inf, np.inf),
     markers: bool = True,
     width: float = 1.6,
 ) -> None:
@@ -53,7 +53,7 @@ def curve(
         axes.fill_between(line.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
 
 
-def curves(axes: Axes, lines: Mapping[str, Curve], within: Range = PERCENT, markers: bool = True) -> None:
+def curves(axes: Axes, lines: Mapping[str, Curve], within: Limits = PERCENT, markers: bool = True) -> None:
     """One curve per method; with bands if there are few methods."""
     for label, line in lines.items():
         curve(axes, line, style_of(label), band=len(lines) <= MOST_BANDS, within=within, markers=markers)

@@ -18,65 +18,44 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
 from osiris.errors import UserError
 from osiris.reporting.studies import Study
-from osiris.runs.run import Run
-from osiris.runs.untrusted import harmless, read_received, shortened
+from osiris.runs.untrusted import read_received
 
 GAP = 2
-MARGIN, PAPER, INK = 6, (255, 255, 255), (40, 40, 40)
-"""Of contact sheets."""
-CLASS_NAME = 24
-"""Longest class name in a figure, in characters."""
+MARGIN, SHEET_PAPER, SHEET_INK = 6, (255, 255, 255), (40, 40, 40)
+"""Pixels around a contact sheet, and its colours."""
 
 
 @dataclass(frozen=True)
-class Source:
+class StudyImages:
     """The benchmark of a study, or why there are no images."""
 
     benchmark: Benchmark | None
     reason: str = ""
 
-    def class_name(self, label: int) -> str:
-        names = self.benchmark.class_names if self.benchmark is not None else ()
-        return shortened(harmless(names[label]), CLASS_NAME) if label < len(names) else f"class {label + 1}"
 
-
-def find_images(study: Study) -> Source:
+def find_images(study: Study) -> StudyImages:
     """Never fetches or decodes a data set: a report must not wait for a download."""
     path = study.runs[0].files.config
     if not path.exists():
-        return Source(None, "images are left out: config.json was not copied along with the run")
+        return StudyImages(None, "images are left out: config.json was not copied along with the run")
     try:
         config: BenchmarkConfig = from_dict(read_received(path, dict)["config"]["data"], BenchmarkConfig)
         if not config.benchmark:
-            return Source(
+            return StudyImages(
                 None,
                 "images are left out: they were given one folder at a time, and only those of the "
                 "memory are part of the state",
             )
         if not is_at_hand(config):
-            return Source(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
+            return StudyImages(None, f"images are left out: {study.benchmark} is not in the cache of this machine")
         benchmark = load_benchmark(config)
     except (UserError, OSError, KeyError, TypeError, ValueError) as error:
-        return Source(None, f"images are left out: {error}")
+        return StudyImages(None, f"images are left out: {error}")
     if benchmark.checksum != study.metrics.fingerprint.split:
-        return Source(None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs")
-    return Source(benchmark)
-
-
-def remembered(run: Run, benchmark: Benchmark) -> np.ndarray | None:
-    """Indices into `train` of the images in a run's memory at the end, those of the earliest tasks first; None if that
-    is not known, or if they are not images of this benchmark."""
-    memory = run.memory()
-    if memory is None or not len(memory[0]):
-        return None
-    position, task = (torch.from_numpy(values).long() for values in memory)
-    if position.ndim != 1 or position.shape != task.shape or task.min() < 0 or task.max() >= benchmark.task_count:
-        return None
-    sizes = torch.bincount(benchmark.train.task, minlength=benchmark.task_count)
-    if position.min() < 0 or (position >= sizes[task]).any():
-        return None
-    order = task.argsort(stable=True)
-    return benchmark.training_rows(task[order], position[order]).numpy()
+        return StudyImages(
+            None, f"images are left out: the {study.benchmark} on this machine is not the one of the runs"
+        )
+    return StudyImages(benchmark)
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
@@ -85,7 +64,7 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
 
 
 def take(images: Images, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-    """uint8 [n, H, W, 3]"""
+    """Some of the images: uint8 [n, H, W, 3]."""
     return pixels(images.take(torch.as_tensor(np.asarray(indices), dtype=torch.int64)))
 
 
@@ -130,10 +109,10 @@ def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int 
     pictures, height = tiles(enlarged), enlarged[0].shape[1]
     font = ImageFont.load_default()
     left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
-    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), PAPER)
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), SHEET_PAPER)
     sheet.paste(pictures, (left, MARGIN), pictures)
     pen = ImageDraw.Draw(sheet)
     for row, name in enumerate(row_names):
         middle = MARGIN + row * (height + GAP) + height // 2
-        pen.text((left - MARGIN, middle), name, fill=INK, font=font, anchor="rm")
+        pen.text((left - MARGIN, middle), name, fill=SHEET_INK, font=font, anchor="rm")
     return sheet

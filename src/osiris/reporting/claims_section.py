@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from osiris.data.names import DATASETS, parse_name
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
-from osiris.paper.claims import CLAIMS, judge, tally
+from osiris.paper.claims import CLAIMS, judge_claim, tally
 from osiris.paper.judges import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
 from osiris.presets import paper
-from osiris.reporting.curves import Course
+from osiris.reporting.curves import Course, overfitting_course
 from osiris.reporting.figures.representation import by_environment, tasks_of
-from osiris.reporting.overfitting import Measured
 from osiris.reporting.studies import Study
 from osiris.reporting.tables import Table
-from osiris.reporting.writer import ReportWriter, Section, render
+from osiris.reporting.writer import ReportWriter, Section, render_template
 from osiris.runs.run import Run
 
 LATE = 0.75
@@ -34,26 +33,26 @@ def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
         runs: dict[str, dict[int, Quantities]] = {}
         for run in study.runs if study.protocols else ():
             method = run.label + ("" if run.norm == "gn" else BATCH_NORM)
-            runs.setdefault(method, {})[run.seed] = quantities(run, study, writer.measured.get(study.identifier, {}))
+            runs.setdefault(method, {})[run.seed] = quantities(run, study)
         names = tuple(name for name, _ in study.environments)
         if runs:
             about = (names, scale_of(study), not _smoke(study))
             evidence.append(Evidence(study.benchmark, samples_by_method(runs), *about))
     published = from_paper()
-    judged = [judge(claim, evidence, published) for claim in CLAIMS]
+    judged = [judge_claim(claim, evidence, published) for claim in CLAIMS]
     rows = [
         (one.claim.name, one.claim.where, one.claim.sentence, one.verdict, one.numbers, one.paper) for one in judged
     ]
     columns = ("claim", "where", "sentence", "verdict", "numbers", "published tables")
     writer.table(Table.of("Claims of the paper, tested on these runs", columns, rows, RULE), "claims")
-    block = render(
+    block = render_template(
         "claims.html",
         tally=tally(judged),
         tested=[one for one in judged if one.verdict != "not run"],
         waiting=[one for one in judged if one.verdict == "not run"],
     )
     scales = dict.fromkeys(f"{one.benchmark}: {one.scale}" for one in evidence)
-    intro = f"Every empirical claim of the paper, reworded, tested on these runs: {RULE}. {' '.join(scales)}"
+    intro = f"The main empirical claims of the paper, reworded, tested on these runs: {RULE}. {' '.join(scales)}"
     return Section("claims", "The paper's claims", "Claims", intro, [block])
 
 
@@ -89,7 +88,7 @@ def _smoke(study: Study) -> bool:
     return all(run.config.get("preset") == "smoke" for run in study.runs)
 
 
-def quantities(item: Run, study: Study, measured: Measured) -> Quantities:
+def quantities(item: Run, study: Study) -> Quantities:
     """Everything about a run that a claim may ask for."""
     values: dict[str, float | None] = {}
     for protocol, prefix in (("class-agnostic", ""), ("task-aware", TASK_AWARE)):
@@ -103,7 +102,7 @@ def quantities(item: Run, study: Study, measured: Measured) -> Quantities:
         means = by_environment(arrays["class_similarity"], tasks, study.environments)
         values |= {f"similarity in {name}": 100 * value for name, value in means.items()}
     values |= _through_training(item, study)
-    late = [spaces for x, spaces in measured.get(item.number, []) if x > LATE * item.task_count]
+    late = [spaces for x, spaces in overfitting_course(item) if x > LATE * item.task_count]
     for space in {space for spaces in late for space in spaces}:
         relative = mean([spaces.get(space) for spaces in late])
         values[f"overfitting in {space}"] = None if relative is None else 100 * relative

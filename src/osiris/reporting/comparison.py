@@ -72,13 +72,13 @@ def published_table(benchmark: str, protocol: str, what: str = "methods") -> Tab
         about = f"ablation of osiris-d on {published.TWENTY}, {protocol}"
     elif what == "environments":
         samples = published.published_environments()
-        about = f"accuracy within each environment of {published.ENVIRONMENTS}, within-environment"
+        about = f"accuracy within each environment of {published.STRUCTURED_TINY}, within-environment"
         metrics = tuple(next(iter(samples.values())))
     else:
         samples, about = published.published(benchmark, protocol), f"{benchmark}, {protocol}"
     rows = [Row(name, row, name in REFERENCES, ranked=name not in REFERENCES) for name, row in samples.items()]
     notes = (
-        f"percent, mean ± deviation over three seeds; {published.settings()}",
+        f"percent, mean ± deviation over three seeds; {published.published_settings()}",
         "the paper's own marks are not consistent; these follow one rule, and offline is not ranked",
     )
     ordered = sorted(rows, key=lambda row: not row.ranked)
@@ -97,7 +97,7 @@ def comparison_table(
     Above them the features that were not learned, as far as they were measured; with `with_paper`, the published
     numbers below ours.
     """
-    check(runs)
+    require_comparable(runs)
     rows = method_rows(runs, protocol, by)
     ranked = [row for row in rows if row.ranked and "A" in row.samples]
     best = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
@@ -122,7 +122,7 @@ def comparison_table(
     notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
     worse = below_start(runs, protocol)
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
-    notes += [f"paper: three seeds, {published.settings()}"] if paper else []
+    notes += [f"paper: three seeds, {published.published_settings()}"] if paper else []
     measured = [run.compatibility for run in runs if run.compatibility is not None]
     metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
@@ -132,7 +132,7 @@ def comparison_table(
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)))
 
 
-def check(runs: Sequence[Run]) -> None:
+def require_comparable(runs: Sequence[Run]) -> None:
     """Refuse runs that cannot be compared."""
     if not runs:
         raise UserError("there are no runs to compare.")
@@ -171,7 +171,7 @@ def _recall(run: Run) -> dict[str, float | None]:
 
 
 def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
-    """What the columns of compatibility are."""
+    """The note that explains the columns of compatibility."""
     each = "; ".join(sorted({one.conditions for one in measured}))
     missing = f"; {len(measured)} of {runs} continual runs have it" if len(measured) < runs else ""
     return (
@@ -259,7 +259,7 @@ def environment_table(study: Study) -> Table | None:
     names = [name for name, _ in study.metrics.environments]
     if not names:
         return None
-    paper = published.published_environments() if study.benchmark == published.ENVIRONMENTS else {}
+    paper = published.published_environments() if study.benchmark == published.STRUCTURED_TINY else {}
     rows = []
     for label, runs in study.by_label.items():
         samples = samples_of({run.seed: run.metrics.evaluations[-1].environments or {} for run in runs})

@@ -1,4 +1,4 @@
-"""Tables of what methods cost: extra storage, speed, encoder passes, hours and memory."""
+"""The table of what methods cost: speed, encoder passes, hours, memory and extra storage."""
 
 from __future__ import annotations
 
@@ -30,30 +30,14 @@ def storage_sizes(study: Study) -> dict[str, Storage]:
     return sizes
 
 
-def storage_table(study: Study, sizes: dict[str, Storage]) -> Table | None:
-    if not sizes:
-        return None
-    rows: list[tuple[Cell, ...]] = [
-        (label, Number(size.paper / 1e6, decimals=2), Number(size.stored / 1e6, decimals=2), size.described)
-        for label, size in sizes.items()
-    ]
-    return Table.of(
-        f"Extra storage on {study.benchmark}",
-        ("method", "MB, as the paper counts", "MB, as stored", "what"),
-        rows,
-        "beyond f and g; as the paper counts: 64 bits for each extra parameter and each pixel channel in the memory",
-        "as stored: bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for its origin",
-    )
-
-
-def cost_table(study: Study, protocol: str) -> Table | None:
-    """Speed, encoder passes, hours and memory beside accuracy."""
+def run_cost_table(study: Study, sizes: dict[str, Storage], protocol: str) -> Table | None:
+    """Speed, encoder passes, hours, memory and extra storage beside accuracy."""
     rows: list[tuple[Cell, ...]] = []
     for label, items in study.by_label.items():
         logs = [item.steps_logged for item in items]
         if not all(logs):
             continue
-        method = items[0].composition
+        method, size = items[0].composition, sizes.get(label)
         later = cost.later_cost(method) if method else None
         speed = [cost.throughput([record.images_per_second or 0.0 for record in log]) for log in logs]
         minutes = [(log[-1].seconds or 0.0) / 60 for log in logs]
@@ -68,6 +52,8 @@ def cost_table(study: Study, protocol: str) -> Table | None:
                 Number(later and later.work / cost.TWO_VIEWS.work, decimals=2),
                 _number(minutes, 1),
                 _number(peaks, 0) if all(peaks) else Number(None),
+                Number(size and size.paper / 1e6, decimals=2),
+                Number(size and size.stored / 1e6, decimals=2),
                 _number(accuracy, 1),
             )
         )
@@ -76,11 +62,13 @@ def cost_table(study: Study, protocol: str) -> Table | None:
     names = ("method", "images/s", "trained views", "frozen views", "encoder work", "minutes", "peak MB")
     return Table.of(
         f"Cost on {study.benchmark}",
-        (*names, Column("A", "higher")),
+        (*names, "extra MB, paper", "extra MB, stored", Column("A", "higher")),
         rows,
         f"A: {protocol} KNN; images/s: median over logged steps, on the machine named below",
         "views through a trained or frozen encoder for each training image from the second task on; work relative to "
         "ft, a backward pass counted as two forward passes",
+        "extra: stored beyond f and g; as the paper counts, 64 bits for each parameter and each pixel channel in the "
+        "memory; as stored, bytes for pixels, 32 bits for parameters and embeddings, 24 bytes per slot for its origin",
     )
 
 

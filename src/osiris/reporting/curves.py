@@ -23,7 +23,7 @@ class Course:
     """Every evaluation of a run under one protocol, in order. Accuracies in percent; NaN without test images."""
 
     x: np.ndarray
-    """[n]: where in training."""
+    """[n]: the position of each evaluation in training."""
     accuracy: np.ndarray
     """[n, tasks]"""
     task_level: np.ndarray
@@ -65,8 +65,16 @@ class Course:
         return self.accuracy[:, task]
 
 
+def overfitting_course(run: Run) -> list[tuple[float, dict[str, float]]]:
+    """(where in training, relative loss difference by space) of every measurement of a run that tracked it."""
+    return [
+        (run.place(one.task - 1, one.step), {space: values["relative"] for space, values in one.spaces.items()})
+        for one in run.overfitting_logged
+    ]
+
+
 def ends(run: Run) -> list[float]:
-    """Where the evaluations at the ends of tasks lie."""
+    """Positions of the evaluations at the ends of tasks."""
     count = len(run.metrics.evaluations)
     return [float(n + 1) for n in range(count)] if run.continual else [float(run.task_count)] * count
 
@@ -93,12 +101,6 @@ def percentages(values: Any, shape: tuple[int, ...]) -> np.ndarray:
 def accuracy_matrix(run: Run, protocol: str) -> np.ndarray:
     """A[t, i]: [evaluations, tasks], NaN for a task without test images."""
     return percentages(run.metrics[protocol].accuracy_matrix, (len(run.metrics.evaluations), run.task_count))
-
-
-def class_accuracy(run: Run, protocol: str) -> np.ndarray:
-    """[evaluations, classes] in percent."""
-    rows = [scores.protocols[protocol].per_class for scores in run.metrics.evaluations]
-    return percentages(rows, (len(rows), len(rows[0])))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from osiris.reporting.style import SETTINGS, Style, swaps
 from osiris.runs.run import Run
 
 P = ParamSpec("P")
-Draw = Callable[Concatenate["Study", P], "Figure | None"]
+DrawFigure = Callable[Concatenate["Study", P], "Figure | None"]
 DPI = 150
 LEGEND_ROW = 0.19
 """Height of a row of the legend, in inches."""
@@ -59,10 +59,10 @@ class Figure:
         self.runs = tuple(run.number for run in runs)
 
 
-def figure(name: str, title: str) -> Callable[[Draw[P]], Draw[P]]:
+def figure(name: str, title: str) -> Callable[[DrawFigure[P]], DrawFigure[P]]:
     """Gives the figures that a function draws their name, title and caption, which is its docstring."""
 
-    def decorate(draw: Draw[P]) -> Draw[P]:
+    def decorate(draw: DrawFigure[P]) -> DrawFigure[P]:
         @wraps(draw)
         def make(study: Study, *args: P.args, **options: P.kwargs) -> Figure | None:
             made = draw(study, *args, **options)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from osiris.paper.table1 import Facts  # imports torch
 
 MEGABYTE = 1e6
-ROLES = ("current", "cross", "past")
+PARTS = ("current", "cross", "past")
 WHY = {
     ("ewc", "isolated"): "ewc: its penalty reaches f alone, so g learns from X only; the paper gives no tick",
     ("cassle", "isolated"): "cassle: its L_past reaches f through g, so g's gradient depends on g*; the paper ticks it",
@@ -37,8 +37,8 @@ def methods_table(rows: Sequence[Facts]) -> Table:
                 notes.append(WHY.get((row.name, column), f"{row.name}: {column} differs from the paper"))
                 mark += f" [{len(notes)}]"
             ticks.append(mark)
-        reached = {role: [term.reaches for term in row.terms if term.role == role] for role in ROLES}
-        symbols = [" ".join(dict.fromkeys(symbol for each in reached[role] for symbol in each)) for role in ROLES]
+        reached = {role: [term.reaches for term in row.terms if term.role == role] for role in PARTS}
+        symbols = [" ".join(dict.fromkeys(symbol for each in reached[role] for symbol in each)) for role in PARTS]
         body.append((row.name, row.origin, *ticks, *(text or "-" for text in symbols)))
     names = ("method", "from", "isolated", "cross", "past", "L_current →", "L_cross →", "L_past →")
     return Table.of(
@@ -73,7 +73,7 @@ def storage_table(rows: Sequence[Facts], about: str) -> Table:
 
 
 def _rules(rows: Sequence[Facts]) -> frozenset[int]:
-    """A rule where the group changes."""
+    """The rows that start a new group, before which a rule is drawn."""
     return frozenset(index for index in range(1, len(rows)) if rows[index].group != rows[index - 1].group)
 
 

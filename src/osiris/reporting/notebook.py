@@ -10,17 +10,17 @@ from markupsafe import Markup
 
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.figure import Figure
-from osiris.reporting.figures import accuracy, training, unlabelled
+from osiris.reporting.figures import accuracy, episodes, training
 from osiris.reporting.studies import Study
 from osiris.reporting.style import SETTINGS
 from osiris.reporting.tables import Table
-from osiris.reporting.writer import render
+from osiris.reporting.writer import render_template
 from osiris.runs.run import Run, load_runs
 from osiris.runs.untrusted import safe_name
 
 
 def table_html(table: Table) -> str:
-    return str(render("table.html", table=table, name=safe_name(table.title), files={}))
+    return str(render_template("table.html", table=table, name=safe_name(table.title), files={}))
 
 
 def run_html(run: Run) -> str:
@@ -32,7 +32,9 @@ def run_html(run: Run) -> str:
         if study.protocols:
             figure = accuracy.through_training(study)
         else:
-            figure = unlabelled.reference(study) or unlabelled.movement(study) or training.health(study)
+            figure = (
+                episodes.reference_accuracy(study) or episodes.memory_movement(study) or training.health_curves(study)
+            )
         return "".join(tables) + ("" if figure is None else _figure_html(figure))
 
 

@@ -15,87 +15,86 @@ import matplotlib
 import osiris
 from osiris.console import Ticker, progress, warn
 from osiris.errors import UserError
-from osiris.evaluation.statistics import deviation, mean
 from osiris.files import require_writable, write_text
 from osiris.framework.tracing import one_thread
 from osiris.reporting import comparison, cost_tables
-from osiris.reporting.benchmark_images import Source, find_images
+from osiris.reporting.benchmark_images import StudyImages, find_images
 from osiris.reporting.claims_section import claims_section, scale_of
 from osiris.reporting.figure import theme
-from osiris.reporting.figures import accuracy, compatibility, images, representation, training, unlabelled
-from osiris.reporting.overfitting import overfitting_points
+from osiris.reporting.figures import accuracy, compatibility, episodes, images, representation, training
 from osiris.reporting.studies import Study, below_start, seeds_of, studies
 from osiris.reporting.style import SETTINGS
-from osiris.reporting.tables import Number
-from osiris.reporting.writer import Item, ReportWriter, Section, render
+from osiris.reporting.writer import Item, ReportWriter, Section, render_template
 from osiris.runs.directory import RunDirectory
 from osiris.runs.run import load_runs
 
-AT_CHANCE = (
+CHANCE_ADVICE = (
     "the encoder does not tell images apart better than one that gives every image the same embedding. Train for more "
     "epochs, raise the learning rate, or check that the images are not all alike."
 )
 USE_THE_START = "Use the start, or a lower --merge or --learning-rate."
 
 
-def results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def results(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Class-agnostic: the KNN chooses among all classes, so tasks must not overlap. Task-aware: it is told the task and
     chooses among its classes alone. All numbers are percent."""
     if worse := below_start(study.main, study.protocols[0]):
-        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
+        yield render_template(
+            "warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}"
+        )
     yield accuracy.overview(study)
     for protocol in study.protocols:
         yield protocol, comparison.main_table(study, protocol)
-    yield render("letters.html", start=any(run.metrics.start is not None for run in study.main))
+    yield render_template("letters.html", start=any(run.metrics.start is not None for run in study.main))
 
 
-def unlabelled_results(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def unlabelled_results(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """These images have no labels, so there is no accuracy. What the features show without labels is below."""
-    yield unlabelled.episodes(study)
+    yield episodes.told_apart(study)
     if source.benchmark is not None:
-        yield unlabelled.neighbours(study, source.benchmark)
+        yield images.nearest_images(study, source.benchmark)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
 
 
-def observations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Measured after each episode, on labelled images if there are any and on the images of the memory."""
-    if not unlabelled.states(study):
+    if not episodes.states(study):
         return
-    if worse := unlabelled.below_start(study):
-        yield render("warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}")
-    yield unlabelled.reference(study)
-    yield unlabelled.movement(study)
-    yield unlabelled.memory_neighbours(study)
-    yield unlabelled.memory_images(study)
+    if worse := episodes.below_start_on_reference(study):
+        yield render_template(
+            "warning.html", head="Significantly worse than the start:", text=f"{worse}. {USE_THE_START}"
+        )
+    yield episodes.reference_accuracy(study)
+    yield episodes.memory_movement(study)
+    yield episodes.memory_neighbours(study)
+    yield episodes.memory_images(study)
     if not any(run.observations.reference for run in study.runs):
         writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
 
 
-def course(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def course(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     """Every point is measured with the encoder of that moment."""
     stuck = [run.label for run in study.main if run.steps_logged and training.at_chance(run)]
     if stuck:
         head = f"The loss of {', '.join(dict.fromkeys(stuck))} ended at chance:"
-        yield render("warning.html", head=head, text=AT_CHANCE)
+        yield render_template("warning.html", head=head, text=CHANCE_ADVICE)
     if study.protocols:
         yield accuracy.through_training(study)
-        yield accuracy.method_by_method(study)
         yield accuracy.trade_off(study)
     yield training.loss_terms(study)
-    yield training.health(study)
+    yield training.health_curves(study)
 
 
-def tasks(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def tasks(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     for protocol in study.protocols:
         yield accuracy.matrices(study, protocol)
     if study.protocols:
         yield accuracy.every_task(study)
-        yield accuracy.forgotten_classes(study, source)
     if study.protocols and source.benchmark is not None:
-        yield images.neighbours(study, source.benchmark)
+        yield images.nearest_images(study, source.benchmark)
 
 
-def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def ablations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     if not study.protocols:
         return
     tables = {protocol: comparison.ablation_table(study, protocol) for protocol in study.protocols}
@@ -112,27 +111,21 @@ def ablations(writer: ReportWriter, study: Study, source: Source) -> Iterator[It
         writer.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: {runs}.")
 
 
-def memory_figures(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
-    measured, missing = overfitting_points(study, source, writer.out / ".cache", writer.slow)
-    writer.measured[study.identifier] = measured
-    if missing:
-        writer.lacks(f"{study.benchmark}: {missing}.")
-    yield images.overfitting(study, measured)
+def memory_figures(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
+    if any(run.continual and run.uses_memory and not run.overfitting_logged for run in study.main):
+        writer.lacks(f"{study.benchmark}, overfitting to the memory: runs with --track-overfitting N.")
+    yield images.overfitting_curves(study)
     yield images.memory_shares(study)
-    if source.benchmark is not None:
-        yield images.memory_images(study, source.benchmark)
-        yield None if study.metrics.labelled else unlabelled.drift(study, source.benchmark)
 
 
-def geometry(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
-    yield representation.class_similarity(study)
+def geometry(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
+    yield representation.similarity_matrices(study)
     yield representation.distributions(study)
     yield representation.feature_maps(study)
-    yield representation.class_maps(study, source)
-    yield compatibility.recalls(study)
+    yield compatibility.recall_matrices(study)
 
 
-def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def costs(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     other = study.metrics.fingerprint.encoder.get("encoder")
     if other is not None:
         writer.lacks(
@@ -142,15 +135,13 @@ def costs(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
     if study.protocols:
         sizes = cost_tables.storage_sizes(study)
         yield accuracy.storage(study, sizes)
-        yield "storage-table", cost_tables.storage_table(study, sizes)
-        yield "cost", cost_tables.cost_table(study, study.protocols[0])
+        yield "cost", cost_tables.run_cost_table(study, sizes, study.protocols[0])
 
 
-def data(writer: ReportWriter, study: Study, source: Source) -> Iterator[Item]:
+def data(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
     if source.benchmark is not None:
         yield images.task_sheets(study, source.benchmark)
         yield images.views(study, source.benchmark)
-        yield None if study.metrics.labelled else unlabelled.duplicates(study, source.benchmark)
 
 
 SECTIONS = (
@@ -169,7 +160,7 @@ section on the page."""
 
 
 def study_sections(writer: ReportWriter, study: Study, ticker: Ticker) -> list[Section]:
-    """Everything that the runs of a study allow."""
+    """The sections of a study for which its runs have the data."""
     source = find_images(study)
     if source.benchmark is None:
         writer.lacks(f"{study.benchmark}: {source.reason}.")
@@ -190,16 +181,17 @@ def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     names = ("osiris", "torch", "python", "processor", "cores", "device")
     first_starts = [run.environment[0] for run in runs if run.environment]
     machines = [" · ".join(f"{name} {entry.get(name, '?')}" for name in names) for entry in first_starts]
-    commands = render("commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing)
+    commands = render_template(
+        "commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing
+    )
     intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers."
     return Section("made", "How this was made", "Commands", intro, [commands])
 
 
-def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow: bool = False) -> Path:
+def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> Path:
     """Write OUT/report.html, OUT/figures and OUT/tables from finished runs; returns the path of the page.
 
-    Damaged runs are named and left out. `slow`: also make what takes minutes, such as overfitting measured on the
-    checkpoints of large encoders.
+    Damaged runs are named and left out.
     """
     _check_place(out)
     runs = [run for run in load_runs(run_paths) if run.metrics.complete]
@@ -213,11 +205,10 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
     for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
         shutil.rmtree(out / name, ignore_errors=True)
     with one_thread(), matplotlib.rc_context(fname=SETTINGS):
-        sections = _sections(known, ReportWriter(out, slow))
+        sections = _sections(known, ReportWriter(out))
     page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-    cards, note = _cards(known[0])
-    html = render(
+    html = render_template(
         "page.html",
         title=title,
         light=theme(dark=False),
@@ -225,8 +216,6 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None, slow
         studies=known,
         seeds=[seeds_of(study.main) for study in known],
         scales=[scale_of(study) for study in known],
-        cards=cards,
-        cards_note=note,
         damaged=damaged,
         sections=sections,
         version=osiris.__version__,
@@ -257,21 +246,6 @@ def _check_place(out: Path) -> None:
     require_writable(out)
     if RunDirectory(out).metrics.exists() or RunDirectory(out).config.exists():
         raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
-    for name in ("figures", "tables", ".cache"):
+    for name in ("figures", "tables"):
         if (out / name).is_symlink():
             raise UserError(f"{out / name} is a link; remove it or choose another --out.")
-
-
-def _cards(study: Study) -> tuple[list[tuple[str, Number]], str]:
-    """A of a few methods for the top of the page: the best three, ft, osiris-d and offline; and a note."""
-    if not study.protocols:
-        return [], ""
-    protocol = study.protocols[0]
-    values = {label: study.final(label, protocol) for label in study.by_label}
-    numbers = {label: Number(mean(group), deviation(group)) for label, group in values.items()}
-    ranked = sorted(numbers, key=lambda label: float("inf") if (a := numbers[label].mean) is None else -a)
-    chosen = [label for label in ranked if label in ranked[:3] or label in ("ft", "osiris-d", "offline")]
-    cards = [(label, numbers[label]) for label in reversed(chosen)]
-    cards = [*((name, Number(level)) for name, level in study.levels(protocol).items()), *cards]
-    basis = f"{protocol} KNN, {seeds_of(study.main)}"
-    return cards, f"Overall accuracy A after the last task on {study.benchmark}, {basis}."

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS
-from osiris.evaluation.fingerprint import digest
-from osiris.reporting.curves import Course, accuracy_matrix, class_accuracy
+from osiris.evaluation.fingerprint import json_digest
+from osiris.reporting.curves import Course, accuracy_matrix, overfitting_course
 from osiris.reporting.style import order_of
 from osiris.runs.records import RunMetrics
 from osiris.runs.run import Run
@@ -54,11 +54,12 @@ class Study:
         names = [shortened(name, EPISODE_NAME) for name in self.metrics.task_names]
         self.episode_names = names if self.benchmark == EPISODES and len(names) <= MOST_NAMES else []
         """For the axes: folders have names that say more than their numbers."""
+        self.word = "episode" if self.benchmark == EPISODES else "task"
 
     def task_title(self, task: int) -> str:
-        """`task 3 (city)` contains its number; `beetles` becomes `10 beetles`."""
+        """`task 3 (city)` contains its number, and episodes are known by name; `beetles` becomes `10 beetles`."""
         name = shortened(self.metrics.task_names[task], TASK_NAME)
-        return name if name.startswith("task ") else f"{task + 1} {name}"
+        return name if name.startswith("task ") or self.word == "episode" else f"{task + 1} {name}"
 
     def few(self, most: int = 6) -> dict[str, list[Run]]:
         """At most `most` continual methods, for a figure with little space; those of the paper's figures first."""
@@ -118,7 +119,7 @@ def _setting(metrics: RunMetrics) -> str:
     """What two runs must share, apart from the normalisation of the encoder."""
     fields = {name: value for name, value in metrics.fingerprint.plain().items() if name != "hash"}
     fields["encoder"] = {name: value for name, value in fields["encoder"].items() if name != "norm"}
-    return digest([fields, metrics.task_names])
+    return json_digest([fields, metrics.task_names])
 
 
 def _with_variants(runs: list[Run]) -> list[Run]:
@@ -173,8 +174,9 @@ def read_everything(run: Run) -> None:
     if not {task for _, tasks in metrics.environments for task in tasks} <= set(range(run.task_count)):
         raise ValueError("metrics.json has an environment with tasks that do not exist")
     for protocol in metrics.protocols:
-        _ = Course.of(run, protocol), accuracy_matrix(run, protocol), class_accuracy(run, protocol)
-    _ = run.observations, run.command, run.composition, run.config, run.steps, run.overfitting_logged, run.compatibility
+        _ = Course.of(run, protocol), accuracy_matrix(run, protocol)
+    _ = run.observations, run.command, run.composition, run.config, run.steps, run.compatibility
+    _ = overfitting_course(run)
     for task in [*range(run.task_count), None]:
         check_arrays(run.arrays(task), run.task_count, metrics.fingerprint.bank_images, metrics.fingerprint.test_images)
         run.memory(task)

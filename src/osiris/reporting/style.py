@@ -32,7 +32,7 @@ class Style:
 
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (4.5, 1.8)), (0, (1.2, 1.6)), (0, (5, 1.6, 1.2, 1.6))
 
-UNTRAINED, START = "untrained encoder", "start"
+UNTRAINED, START_LABEL = "untrained encoder", "start"
 METHODS: dict[str, Style] = {
     "ft": Style("#5f6670", "#a9b1bb", SOLID, "D"),
     "er": Style("#2f8fc4", "#6cc0ee", DASHED, "^"),
@@ -52,9 +52,9 @@ METHODS: dict[str, Style] = {
     "osiris-d/no-cross": Style("#5b4a9c", "#a999ea", DASH_DOT, "^"),
     "osiris-d/no-past": Style("#9a6a3a", "#d9a878", DOTTED, "v"),
     UNTRAINED: Style("#8f969d", "#868d95", DOTTED, "."),
-    START: Style("#787f87", "#9da4ac", DASH_DOT, "."),
+    START_LABEL: Style("#787f87", "#9da4ac", DASH_DOT, "."),
 }
-ROLES: dict[str, Style] = {
+ROLE_STYLES: dict[str, Style] = {
     "current": Style("#0072b3", "#56b4e9", SOLID, "o"),
     "cross": Style("#a8327e", "#e08ac1", DASH_DOT, "s"),
     "past": Style("#00795a", "#45c49d", DASHED, "^"),
@@ -62,7 +62,7 @@ ROLES: dict[str, Style] = {
 }
 """The three parts of the framework, and their weighted sum."""
 CHANCE = Style("#b3382c", "#f0857a", DASHED, "")
-"""The level of a loss without learning."""
+"""The loss of an encoder that has learned nothing."""
 SPARE = (
     Style("#6d5a00", "#d0ba4d", DASHED, "8"),
     Style("#1b6e8c", "#5fb6d6", DOTTED, "H"),
@@ -86,7 +86,7 @@ HEAT = ("#f4f6f8", "#d5e3ee", "#9fc3dc", "#5f9cc6", "#2b6fa8", "#123f73")
 
 
 def base_name(label: str) -> str:
-    """`osiris-d (epochs=48)` and `osiris-d[past=none]` to `osiris-d`."""
+    """The method without its variant: `osiris-d` for `osiris-d (epochs=48)` and `osiris-d[past=none]`."""
     return label.split(" (")[0].split("[")[0]
 
 
@@ -100,8 +100,8 @@ def style_of(label: str) -> Style:
 
 
 def role_style(term: str) -> Style:
-    """`past.distil` looks like `past`."""
-    return ROLES.get(term.split(".")[0], SPARE[0])
+    """The style of a loss term: that of its part, so `past.distil` looks like `past`."""
+    return ROLE_STYLES.get(term.split(".")[0], SPARE[0])
 
 
 def order_of(label: str) -> tuple[int, str]:
@@ -116,5 +116,5 @@ def legend_of(labels: Iterable[str]) -> list[tuple[str, Style]]:
 
 def swaps() -> dict[str, str]:
     """Every colour with a variant for dark backgrounds -> that variant."""
-    styles = [*METHODS.values(), *ROLES.values(), *SPARE, CHANCE]
+    styles = [*METHODS.values(), *ROLE_STYLES.values(), *SPARE, CHANCE]
     return THEME | {style.colour: style.dark for style in styles}

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from osiris.console import console, notice
 from osiris.errors import unknown
+from osiris.evaluation.statistics import Mark
 
-Format = Literal["text", "markdown", "latex", "csv"]
-FORMATS: tuple[Format, ...] = ("text", "markdown", "latex", "csv")
-Mark = Literal["best", "second"]
+TableFormat = Literal["text", "markdown", "latex", "csv"]
+TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex", "csv")
 SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 ESCAPES = str.maketrans(SPECIAL | {letter: f"\\{letter}" for letter in "&%$#_{}"})
-"""For LaTeX."""
+"""Replacements of characters that LaTeX would interpret."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ class Table:
         return Table(title, named, tuple(rows), notes, frozenset(rules))
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
+        """How a notebook shows the table."""
         from osiris.reporting.notebook import table_html  # imports matplotlib
 
         return table_html(self)
 
-    def render(self, form: Format) -> str:
-        if form not in FORMATS:
-            raise unknown("format", form, FORMATS)
+    def render(self, form: TableFormat) -> str:
+        if form not in TABLE_FORMATS:
+            raise unknown("format", form, TABLE_FORMATS)
         return getattr(self, form)()
 
     def rich(self) -> RichTable:
@@ -200,7 +200,7 @@ def _rich(cell: Cell) -> Text:
     return Text.assemble((cell.printed, style), f" ± {cell.spread}" if cell.spread else "", mark)
 
 
-def show(table: Table, form: Format) -> None:
+def show(table: Table, form: TableFormat) -> None:
     """Print to standard output: with styles on a terminal, whole lines in a pipe. The notes of a CSV table go to
     standard error."""
     if form == "text" and console.is_terminal:

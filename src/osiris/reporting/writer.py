@@ -13,10 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from osiris.files import write_text
-from osiris.reporting.figure import Figure, inline, save, variable
-from osiris.reporting.overfitting import Measured
+from osiris.reporting.figure import Figure, inline, save
 from osiris.reporting.studies import Study
-from osiris.reporting.style import style_of
 from osiris.reporting.tables import Number, Table
 from osiris.runs.untrusted import safe_name
 
@@ -31,7 +29,7 @@ class Section:
     identifier: str
     title: str
     short: str
-    """In the contents."""
+    """The title in the contents."""
     intro: str
     blocks: Sequence[str]
     study: tuple[str, str] | None = None
@@ -43,10 +41,6 @@ class ReportWriter:
     """Saves figures and tables below `out`, and collects what is missing."""
 
     out: Path
-    slow: bool = False
-    """Also make what takes minutes."""
-    measured: dict[str, Measured] = field(default_factory=dict)
-    """Study -> overfitting to the memory, for the claims."""
     missing: list[str] = field(default_factory=list)
     """One line each: what is missing on the page, and which run would add it."""
     names: set[str] = field(default_factory=set)
@@ -66,17 +60,17 @@ class ReportWriter:
     def figure(self, figure: Figure) -> Markup:
         figure.name = self._new_name(figure.name)
         svg = inline(save(figure, self.out / "figures"))
-        return render("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
+        return render_template("figure.html", figure=figure, svg=svg, stretches=stretches(figure.runs))
 
     def table(self, table: Table, name: str) -> Markup:
         name = self._new_name(name)
         files = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
         for ending, text in files.items():
             write_text(self.out / "tables" / f"{name}.{ending}", text)
-        return render("table.html", table=table, name=name, files=files)
+        return render_template("table.html", table=table, name=name, files=files)
 
     def _new_name(self, wanted: str) -> str:
-        """Safe as a file name, and not used yet."""
+        """The wanted name, made safe as a file name and different from those already used."""
         name, number = safe_name(wanted), 1
         while name in self.names:
             number += 1
@@ -96,7 +90,7 @@ def stretches(numbers: Sequence[int]) -> list[list[int]]:
     return [group if len(group) == 1 else [group[0], group[-1]] for group in groups]
 
 
-def render(template: str, **context: Any) -> Markup:
+def render_template(template: str, **context: Any) -> Markup:
     """A template of this package. All values are escaped, unless they are Markup."""
     return Markup(_environment().get_template(template).render(context))
 
@@ -110,6 +104,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(colour_of=lambda label: f"var({variable(style_of(label).colour)})")
     environment.tests["number"] = lambda cell: isinstance(cell, Number)
     return environment

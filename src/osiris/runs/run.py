@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from osiris.console import notice, warn
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.scores import Compatibility, read_record
 from osiris.evaluation.statistics import mean

@@ -13,7 +13,7 @@ from osiris.errors import UserError
 from osiris.evaluation.evaluate import check_features
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.scores import Compatibility, write_record
-from osiris.evaluation.versions import compatibility
+from osiris.evaluation.versions import measure_compatibility
 from osiris.files import require_writable
 from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
 from osiris.training.evaluating import Request, check, load_at_size, load_encoders, normalised_for
@@ -45,7 +45,7 @@ def evaluate_compatibility(request: Request) -> tuple[Compatibility, Path]:
             versions.append(embed_benchmark(encoder.module.to(device), benchmark, device, ticker))
         check_features(versions[-1], benchmark)
     with progress("pairs of encoders", len(versions) * (len(versions) - 1) // 2) as ticker:
-        record = compatibility(versions, benchmark, ticker)
+        record = measure_compatibility(versions, benchmark, ticker)
     write_record(path, record)
     return record, path
 

@@ -22,7 +22,7 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_checkpoint, load_encoder
 from osiris.evaluation.evaluate import evaluate_encoder
 from osiris.evaluation.features import embed
-from osiris.evaluation.fingerprint import digest, fingerprint
+from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
 from osiris.evaluation.reference import read_reference, score_reference
 from osiris.evaluation.scores import Baseline, Fingerprint, ReferenceScores, Scores, read_record, write_record
 from osiris.files import require_writable
@@ -79,10 +79,10 @@ def evaluate_saved(request: Request) -> Evaluated:
     if name is not None:
         encoders = {name: LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name})}
     benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
-    identity = fingerprint(benchmark, request.protocol, description)
+    identity = protocol_fingerprint(benchmark, request.protocol, description)
     # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = request.protocol
-    key = digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
+    key = json_digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
     out = request.out or default_out(request, key)
     require_writable(out)
     scores = {name: evaluate_one(name, one, benchmark, protocol, device, out) for name, one in encoders.items()}

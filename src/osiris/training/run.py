@@ -32,7 +32,7 @@ from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import compare_arrays, evaluate_encoder, headline
-from osiris.evaluation.fingerprint import fingerprint
+from osiris.evaluation.fingerprint import protocol_fingerprint
 from osiris.evaluation.health import collapsed
 from osiris.evaluation.scores import Comparison, CurveScores, Scores, read_record, write_record
 from osiris.files import cache_directory, load_tensors, save_tensors, write_json
@@ -487,7 +487,7 @@ class Training:
             config.seed,
             [scores for scores in tasks if scores is not None],
             untrained,
-            fingerprint(benchmark, config.evaluation, config.encoder.description),
+            protocol_fingerprint(benchmark, config.evaluation, config.encoder.description),
             self.method.stream == "continual",
             [scores for scores in curve.values() if scores is not None],
             config.preset,
@@ -559,7 +559,7 @@ def expected_normalisation(config: Config) -> tuple[Channels, Channels] | None:
 def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> Baseline | None:
     """R_i of untrained encoders, without zero-initialised last norms, which would make every block the identity. Those
     of the user's own are not cached: a name does not tell whether the code has changed."""
-    identity = fingerprint(benchmark, config.evaluation, config.encoder.description).hash
+    identity = protocol_fingerprint(benchmark, config.evaluation, config.encoder.description).hash
     images = first_task_images(benchmark, config.encoder)
     return untrained_baseline(
         lambda seed: build_encoder(config.encoder, seed, zero_init_last=False, images=images),

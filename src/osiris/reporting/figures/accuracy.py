@@ -1,4 +1,4 @@
-"""Figures of accuracy: at the end, through training, by task, by class, by normalisation, and against storage."""
+"""Figures of accuracy: at the end, through training, by task, by normalisation, and against storage."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from osiris.evaluation.statistics import deviation
 from osiris.framework.cost import Storage
 from osiris.reporting import axes as draw
-from osiris.reporting.benchmark_images import Source
-from osiris.reporting.curves import Course, accuracy_matrix, class_accuracy
+from osiris.reporting.curves import Course, accuracy_matrix
 from osiris.reporting.figure import Figure, add_legend, figure, panels
 from osiris.reporting.studies import NORMS, Study
-from osiris.reporting.style import GRID, INK, MUTED, legend_of, order_of, style_of
+from osiris.reporting.style import INK, MUTED, legend_of, order_of, style_of
 
 MATRIX_CELLS = 12
 """Accuracy matrices up to this size show their numbers."""
-CLASSES_SHOWN = 12
 
 
 @figure("overview", "Overall accuracy A after the last task")
@@ -83,26 +80,6 @@ def through_training(study: Study) -> Figure:
 def _levels(axes: Axes, study: Study, protocol: str) -> None:
     for name, level in study.levels(protocol).items():
         axes.axhline(level, linewidth=1.2, **style_of(name).line)
-
-
-@figure("accuracy-methods", "Accuracy through training, method by method")
-def method_by_method(study: Study) -> Figure | None:
-    """Each panel is one method: the mean over seeds with a band of one sample deviation. Grey lines are the other
-    methods, the level line is the {level}. Horizontal: tasks learned; vertical: accuracy in percent."""
-    protocol = study.protocols[0]
-    lines = draw.course_curves(study.plain, protocol, Course.overall)
-    moving = {label: line for label, line in lines.items() if len(line.x) > 1}
-    if len(moving) <= draw.MOST_BANDS or all(line.deviation is None for line in moving.values()):
-        return None
-    canvas, every = panels(len(moving), 4, 2.75, 1.9, share_y=True)
-    for axes, (label, line) in zip(every, moving.items()):
-        for other in moving.values():
-            axes.plot(other.x, other.mean, color=GRID, linewidth=1)
-        draw.curve(axes, line, style_of(label), within=draw.PERCENT)
-        _levels(axes, study, protocol)
-        draw.task_axis(axes, study.task_count, label=False)
-        axes.set_title(label)
-    return Figure(canvas, moving, f"{protocol} KNN", level=" or the ".join(study.levels(protocol)) or "start")
 
 
 @figure("trade-off", "Plasticity, consolidation and stability")  # Fig. 3a
@@ -168,51 +145,6 @@ def matrices(study: Study, protocol: str) -> Figure | None:
         axes.set(xlabel="accuracy on task", ylabel="after learning task", title=label)
     canvas.colorbar(mesh, ax=every, label="accuracy (%)", aspect=30, fraction=0.02, pad=0.01)
     return Figure(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
-
-
-@figure("forgetting", "Forgetting by class")
-def forgotten_classes(study: Study, source: Source) -> Figure | None:
-    """How far the final accuracy on a class lies below its best after any task. {extremes}"""
-    methods, protocol = study.few(), study.protocols[0]
-    if not methods:
-        return None
-    lost = {
-        label: np.mean([class_forgetting(class_accuracy(run, protocol)) for run in runs], axis=0)
-        for label, runs in methods.items()
-    }
-    worst = largest(np.mean(list(lost.values()), axis=0), CLASSES_SHOWN)
-    if not worst:
-        return None
-    canvas, (left, right) = panels(2, 2, 5.5, 3.1)
-    for label, values in lost.items():
-        style = style_of(label)
-        ordered = np.sort(values[np.isfinite(values)])[::-1]
-        every = max(1, len(ordered) // 8)
-        left.plot(np.arange(1, len(ordered) + 1), ordered, marker=style.marker, markevery=every, **style.line)
-        right.plot(values[worst], range(len(worst)), style.marker, color=style.colour, markersize=6, markeredgewidth=0)
-    left.set(xlim=(1, None), xlabel="classes, the most forgotten first", title="All classes")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    draw.percent_axis(left, "forgetting (points)")
-    right.set_yticks(range(len(worst)), [source.class_name(label) for label in worst], color=INK)
-    right.set(ylim=(len(worst) - 0.4, -0.6), xlabel="forgetting (points)", title="Most forgotten")
-    right.grid(visible=True, axis="x")
-    right.margins(x=0.06)
-    add_legend(canvas, legend_of(methods))
-    totals = sorted((float(np.nanmean(values)), label) for label, values in lost.items())
-    (least, first), (most, last) = totals[0], totals[-1]
-    extremes = f"Mean over classes: from {least:.1f} ({first}) to {most:.1f} points ({last})."
-    return Figure(canvas, methods, f"{protocol} KNN", extremes=extremes if len(lost) > 1 else "")
-
-
-def class_forgetting(history: np.ndarray) -> np.ndarray:
-    """[C]: best accuracy after any task minus the final one. `history`: [tasks, C]; NaN for a class without images."""
-    return (history - history[-1]).max(axis=0)
-
-
-def largest(values: np.ndarray, count: int) -> list[int]:
-    """Positions of the largest values, largest first; never of NaN."""
-    order = np.argsort(-values, kind="stable")  # NaN comes last
-    return [int(index) for index in order[:count] if not np.isnan(values[index])]
 
 
 @figure("norms", "BatchNorm against GroupNorm")  # Fig. 2

@@ -13,7 +13,7 @@ from osiris.reporting.studies import Study
 
 
 @figure("compatibility", "Searching an index of an earlier encoder")
-def recalls(study: Study) -> Figure | None:
+def recall_matrices(study: Study) -> Figure | None:
     """Row t, column s: of the ten nearest images when index and queries are embedded after task t, how many are found
     in an index made after task s, in percent. Its vectors are used as they are (raw) or after a linear map (mapped); an
     index that is embedded again has 100. Mean over all pairs, raw and mapped: {means}."""

@@ -15,10 +15,9 @@ from osiris.augment.views import VIEWS, TwoViews
 from osiris.data.benchmark import Benchmark
 from osiris.randomness import generator
 from osiris.reporting import axes as draw
-from osiris.reporting.benchmark_images import evenly_spaced, framed, mosaic, pixels, remembered, take, tiles
-from osiris.reporting.curves import Points, as_points, lines_over_seeds
+from osiris.reporting.benchmark_images import evenly_spaced, framed, mosaic, pixels, take, tiles
+from osiris.reporting.curves import Points, as_points, lines_over_seeds, overfitting_course
 from osiris.reporting.figure import Figure, add_legend, figure, panels, pictures
-from osiris.reporting.overfitting import Measured
 from osiris.reporting.studies import Study
 from osiris.reporting.style import MUTED, legend_of, order_of
 from osiris.runs.run import Run
@@ -74,7 +73,7 @@ class Neighbours(NamedTuple):
     after: np.ndarray
 
 
-def nearest_images(run: Run, query_task: np.ndarray) -> Neighbours | None:
+def neighbours_of_run(run: Run, query_task: np.ndarray) -> Neighbours | None:
     every = [run.arrays(task) for task in range(run.task_count)]
     if not all("neighbours.bank" in arrays for arrays in every):
         return None
@@ -84,31 +83,47 @@ def nearest_images(run: Run, query_task: np.ndarray) -> Neighbours | None:
     return Neighbours(queries, task, before, every[-1]["neighbours.bank"])
 
 
-@figure("neighbours", "What forgetting looks like")
-def neighbours(study: Study, benchmark: Benchmark) -> Figure | None:
-    """Each row starts with a test image, followed by its five nearest training images: a solid green frame is the same
-    class, a striped orange one another class. The rows are those that {method} forgot most."""
-    if benchmark.test is None or benchmark.test.label is None or benchmark.bank.label is None:
-        return None
+@figure("neighbours", "Nearest images, before and after")
+def nearest_images(study: Study, benchmark: Benchmark) -> Figure | None:
+    """Each row starts with an image, followed by the training images that are nearest to it. {sentence}"""
     labels = [label for label in ("ft", "osiris-d") if label in study.continual] or list(study.continual)[:2]
-    task, label, bank_label = benchmark.test.task.numpy(), benchmark.test.label.numpy(), benchmark.bank.label.numpy()
-    known = {name: pairs for name in labels if (pairs := nearest_images(study.continual[name][0], task)) is not None}
+    split, last_task = benchmark.bank if benchmark.test is None else benchmark.test, study.task_count - 1
+    near = {name: neighbours_of_run(study.continual[name][0], split.task.numpy()) for name in labels}
+    known = {name: pairs for name, pairs in near.items() if pairs is not None}
     if not known:
         return None
-    first = next(iter(known.values()))
-    query_label = label[first.queries]
-    before, after = (bank_label[nearest] == query_label[:, None] for nearest in (first.before, first.after))
-    chosen = most_forgotten(before, after, first.task, study.task_count - 1, QUERIES_SHOWN)
+    method, first = next(iter(known.items()))
+    labelled = study.metrics.labelled and split.label is not None and benchmark.bank.label is not None
+
+    def same_class(nearest: np.ndarray) -> np.ndarray:
+        assert split.label is not None and benchmark.bank.label is not None
+        return benchmark.bank.label.numpy()[nearest] == split.label.numpy()[first.queries, None]
+
+    if labelled:
+        right = same_class(first.before), same_class(first.after)
+        chosen = most_forgotten(*right, first.task, last_task, QUERIES_SHOWN)
+        sentence = "A solid green frame is the same class, a striped orange one another class. The rows are those that "
+        sentence += f"{method} forgot most."
+    else:
+        early = np.flatnonzero(first.task < last_task)
+        chosen = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
+        sentence = "Neighbours that make sense to you are the best sign of a useful representation."
     if not chosen:
         return None
     sheets = []
     for name, pairs in known.items():
         for when, nearest in (("after its task", pairs.before), ("after the last", pairs.after)):
-            rows = [_row(benchmark, first.queries[index], nearest[index], query_label[index]) for index in chosen]
-            sheets.append((f"{name}, {when}", tiles(rows)))
+            good = same_class(nearest) if labelled else [None] * len(nearest)
+            rows = [(take(split.images, first.queries[[n]]), take(benchmark.bank.images, nearest[n])) for n in chosen]
+            sheets.append((f"{name}, {when}", tiles([_row(*row, good[n]) for row, n in zip(rows, chosen)])))
     runs = [study.continual[name][0] for name in known]
-    basis = "nearest neighbours in the KNN bank"
-    return Figure(pictures(sheets, 4, 2.75), runs, basis, method=next(iter(known)))
+    return Figure(pictures(sheets, 4, 2.75), runs, "nearest neighbours in the KNN bank", sentence=sentence)
+
+
+def _row(query: np.ndarray, near: np.ndarray, right: np.ndarray | None) -> np.ndarray:
+    """An image and its neighbours; these are framed if it is known which of them are right."""
+    framed_near = near if right is None else [framed(tile, bool(good)) for tile, good in zip(near, right)]
+    return np.concatenate([query, framed_near])
 
 
 def most_forgotten(before: np.ndarray, after: np.ndarray, task: np.ndarray, last_task: int, count: int) -> list[int]:
@@ -128,21 +143,11 @@ def most_forgotten(before: np.ndarray, after: np.ndarray, task: np.ndarray, last
     return chosen[:count]
 
 
-def _row(benchmark: Benchmark, query: int, nearest: np.ndarray, label: int) -> np.ndarray:
-    assert benchmark.test is not None and benchmark.bank.label is not None
-    right = benchmark.bank.label.numpy()[nearest] == label
-    near = [framed(tile, bool(good)) for tile, good in zip(take(benchmark.bank.images, nearest), right)]
-    return np.concatenate([take(benchmark.test.images, [query]), np.stack(near)])
-
-
-IMAGES_SHOWN = 60
-
-
 @figure("overfitting", "Overfitting to the memory")  # Fig. 3b and 5
-def overfitting(study: Study, measured: Measured) -> Figure | None:
+def overfitting_curves(study: Study) -> Figure | None:
     """(L_all - L_mem) / L_all: the contrastive loss on all past data against that on the memory, without the current
     task. Near zero the memory represents the past; well above zero the encoder has overfitted to it."""
-    runs = [run for run in study.main if run.uses_memory and run.label in study.plain and measured.get(run.number)]
+    runs = [run for run in study.main if run.uses_memory and run.label in study.plain and run.overfitting_logged]
     if not runs:
         return None
     labels = sorted({run.label for run in runs}, key=order_of)
@@ -153,7 +158,7 @@ def overfitting(study: Study, measured: Measured) -> Figure | None:
         series: dict[str, list[Points]] = {label: [] for label in labels}
         for run in runs:
             # A method with one projector has g alone: Fig. 5b shows it in both.
-            differences = [(x, values.get(space, values.get("g"))) for x, values in measured[run.number]]
+            differences = [(x, values.get(space, values.get("g"))) for x, values in overfitting_course(run)]
             series[run.label].append(as_points((x, value) for x, value in differences if value is not None))
         lines = lines_over_seeds(series)
         draw.curves(axes, lines, within=(-np.inf, np.inf), markers=all(len(line.x) <= 24 for line in lines.values()))
@@ -164,10 +169,10 @@ def overfitting(study: Study, measured: Measured) -> Figure | None:
     return Figure(canvas, runs, "views, batch size and temperature of the run")
 
 
-@figure("memory", "Which tasks the memory holds")
+@figure("memory", "Which {word}s the memory holds")
 def memory_shares(study: Study) -> Figure | None:
-    """Each band is the share of one task in the memory (numbers at the right). After the last task the shares lie
-    between {low:.0f}% and {high:.0f}%; equal shares would be {equal:.0f}%."""
+    """Each band is the share of one {word} in the memory. After the last {word} the shares lie between {low:.0f}% and
+    {high:.0f}%; equal shares would be {equal:.0f}%."""
     count = study.task_count
     shares_of: dict[str, np.ndarray] = {}
     for label, runs in study.continual.items():
@@ -179,21 +184,23 @@ def memory_shares(study: Study) -> Figure | None:
     if not groups or count < 2:
         return None
     canvas, every = panels(len(groups), 2, 5.5, 2.8)
-    colours = draw.TASKS(np.linspace(0, 1, count))
+    names = study.episode_names or [str(task + 1) for task in range(count)]
+    colours = draw.TASK_COLOURS(np.linspace(0, 1, count))
     place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
     for axes, (labels, share) in zip(every, groups):
         axes.stackplot(np.arange(1, count + 1), share.T * 100, colors=colours, alpha=0.85, linewidth=0)
         middles = np.cumsum(share[-1] * 100) - share[-1] * 50
         for task in np.flatnonzero(share[-1] > 0.035):
-            axes.annotate(str(task + 1), (count, middles[task]), fontsize=7, **place)
+            axes.annotate(names[task], (count, middles[task]), fontsize=7, **place)
         axes.set(ylim=(0, 100), ylabel="share of the memory (%)")
         draw.task_axis(axes, count, names=study.episode_names)
         axes.set_xlim(1, count)
-        names = ", ".join(labels)
-        axes.set_title(names if len(names) < 60 else f"{len(labels)} methods with the same memory")
+        methods = ", ".join(labels)
+        axes.set_title(methods if len(methods) < 60 else f"{len(labels)} methods with the same memory")
     low, high = (100 * float(edge([edge(share[-1]) for _, share in groups])) for edge in (min, max))
     runs = [study.by_label[label][0] for label in shares_of]
-    return Figure(canvas, runs, "checkpoints after each task", low=low, high=high, equal=100 / count)
+    values = {"low": low, "high": high, "equal": 100 / count, "word": study.word}
+    return Figure(canvas, runs, f"checkpoints after each {study.word}", **values)
 
 
 def group_equal(arrays: dict[str, np.ndarray]) -> list[tuple[list[str], np.ndarray]]:
@@ -209,23 +216,3 @@ def task_shares(memories: Sequence[np.ndarray], task_count: int) -> np.ndarray:
     task (-1: an empty slot)."""
     counts = np.array([np.bincount(tasks[tasks >= 0], minlength=task_count) for tasks in memories], dtype=np.float64)
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-
-
-@figure("memory-images", "What the memory holds at the end")
-def memory_images(study: Study, benchmark: Benchmark) -> Figure | None:
-    """Images in the memory after the last task, those of the earliest tasks first."""
-    ids_of: dict[str, np.ndarray] = {}
-    for label, runs in study.continual.items():
-        ids = remembered(runs[0], benchmark) if runs[0].uses_memory else None
-        if ids is not None:
-            ids_of[label] = ids
-    if not ids_of:
-        return None
-    sheets = []
-    for labels, ids in group_equal(ids_of):
-        chosen = ids[evenly_spaced(len(ids), IMAGES_SHOWN)]
-        names = ", ".join(labels)
-        names = names if len(names) < 48 else f"{len(labels)} methods"
-        sheet = mosaic(take(benchmark.train.images, chosen), 12)
-        sheets.append((f"{names}: {len(chosen)} of {len(ids)} images", sheet))
-    return Figure(pictures(sheets, 2, 5.5), [study.by_label[label][0] for label in ids_of])

@@ -7,34 +7,28 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from osiris.reporting import axes as draw
-from osiris.reporting.benchmark_images import Source
 from osiris.reporting.figure import Figure, add_legend, bare, figure, panels
 from osiris.reporting.studies import Study
-from osiris.reporting.style import INK, MUTED, ROLES
+from osiris.reporting.style import INK, MUTED, ROLE_STYLES
 from osiris.runs.run import Run
 
-PAPER = ("offline", "ft", "osiris-d")
+PAPER_METHODS = ("offline", "ft", "osiris-d")
 """The methods of Fig. 4 and Fig. 7; others follow if there is space."""
-SAME, DIFFERENT = ROLES["past"], ROLES["cross"]
-CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#8c5a2b", "#7a6fd0")
-CLASS_MARKERS = "os^Dv<>P"
+SAME, DIFFERENT = ROLE_STYLES["past"], ROLE_STYLES["cross"]
 SEPARATOR: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.4, "linestyle": (0, (4, 2))}
-Tasks = Sequence[Sequence[int]]
-Environments = Sequence[tuple[str, Sequence[int]]]
 
 
 def chosen_labels(study: Study, most: int) -> list[str]:
-    first = [label for label in PAPER if label in study.by_label]
+    first = [label for label in PAPER_METHODS if label in study.by_label]
     return (first + [label for label in study.plain if label not in first])[:most]
 
 
 @figure("similarity", "Similarity between classes")  # Fig. 4
-def class_similarity(study: Study) -> Figure | None:
+def similarity_matrices(study: Study) -> Figure | None:
     """Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of
     classes that the encoder does not tell apart.{above}"""
     matrices: dict[str, np.ndarray] = {}
@@ -74,7 +68,7 @@ def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
     return [sorted({int(one) for one in label[task == number]}) for number in range(int(task.max()) + 1)]
 
 
-def class_order(tasks: Tasks) -> list[int]:
+def class_order(tasks: Sequence[Sequence[int]]) -> list[int]:
     """Classes in the order of the stream; a class that comes back keeps its first position."""
     return list(dict.fromkeys(one for classes in tasks for one in classes))
 
@@ -86,7 +80,9 @@ def between_classes(similarity: np.ndarray, classes: Sequence[int]) -> float:
     return float(np.nanmean(pairs)) if np.isfinite(pairs).any() else float("nan")
 
 
-def by_environment(similarity: np.ndarray, tasks: Tasks, environments: Environments) -> dict[str, float]:
+def by_environment(
+    similarity: np.ndarray, tasks: Sequence[Sequence[int]], environments: Sequence[tuple[str, Sequence[int]]]
+) -> dict[str, float]:
     """Environment -> mean similarity between its classes."""
     groups = {name: [one for task in members for one in tasks[task]] for name, members in environments}
     return {name: between_classes(similarity, sorted(set(classes))) for name, classes in groups.items() if classes}
@@ -166,7 +162,7 @@ def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) ->
     return kernel @ (counts[used] / counts.sum())
 
 
-@figure("maps", "Maps of the features, by task")
+@figure("maps", "Maps of the features")
 def feature_maps(study: Study) -> Figure | None:
     """Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are easy to
     tell from each other; two axes show only a part of the whole."""
@@ -179,51 +175,21 @@ def feature_maps(study: Study) -> Figure | None:
             arrays = run.arrays(moment)
             if "projection.points" in arrays and "task" in arrays:
                 cells.append((run, moment, arrays))
-    if not cells:
+    if all(len(np.unique(arrays["task"])) < 2 for _, _, arrays in cells):  # a learner has the images of one episode
         return None
     canvas, every = panels(len(cells), 3, 3.6, 2.7)
     for axes, (run, moment, arrays) in zip(every, cells):
         points, task = arrays["projection.points"], arrays["task"][arrays["projection.indices"]]
-        colours = draw.TASKS(task / max(1, count - 1))
+        colours = draw.TASK_COLOURS(task / max(1, count - 1))
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
         bare(axes)
-        axes.set_title(f"{run.label}, after task {moment + 1}" if run.continual else f"{run.label}, at the end")
-    scale = ScalarMappable(Normalize(0.5, count + 0.5), draw.TASKS.resampled(count) if count > 1 else draw.TASKS)
+        when = f"after {study.task_title(moment)}" if run.continual else "at the end"
+        axes.set_title(f"{run.label}, {when}")
+    scale = ScalarMappable(
+        Normalize(0.5, count + 0.5), draw.TASK_COLOURS.resampled(count) if count > 1 else draw.TASK_COLOURS
+    )
     ticks = list(range(1, count + 1, 1 + count // 12))
     bar = canvas.colorbar(scale, ax=every, label="task", aspect=40, fraction=0.02, pad=0.01, ticks=ticks)
     bar.ax.tick_params(length=0)
     runs = {run.number: run for run, _, _ in cells}.values()
     return Figure(canvas, runs, "principal axes of the training features at that moment")
-
-
-@figure("class-maps", "Maps of the features, by class")
-def class_maps(study: Study, source: Source) -> Figure | None:
-    """Some classes of the first and of the last task in colour, all other test images in grey, after the last task.
-    Classes that form islands are easy for the KNN."""
-    runs = [study.by_label[label][0] for label in chosen_labels(study, 3)]
-    known = [(run, arrays) for run in runs if {"projection.points", "label", "task"} <= (arrays := run.arrays()).keys()]
-    if not known:
-        return None
-    tasks = sorted({0, study.task_count - 1})
-    canvas, every = panels(len(tasks) * len(known), len(known), 11 / max(2, len(known)), 2.8)
-    for number, axes in enumerate(every):
-        task, (run, arrays) = tasks[number // len(known)], known[number % len(known)]
-        _class_panel(axes, arrays, task, source)
-        axes.set_title(f"{run.label}, classes of task {task + 1}")
-        if number % len(known) == len(known) - 1:
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, handletextpad=0.1)
-    return Figure(canvas, [run for run, _ in known], "principal axes of the training features, final model")
-
-
-def _class_panel(axes: Axes, arrays: dict[str, np.ndarray], task: int, source: Source) -> None:
-    """At most eight classes in colour: more could not be told apart."""
-    points, chosen = arrays["projection.points"], arrays["projection.indices"]
-    label, its_task = arrays["label"][chosen], arrays["task"][chosen]
-    coloured = sorted({int(one) for one in label[its_task == task]})[: len(CLASS_COLOURS)]
-    rest = ~np.isin(label, coloured)
-    axes.scatter(points[rest, 0], points[rest, 1], color=MUTED, s=5, linewidths=0, alpha=0.25, rasterized=True)
-    for name, colour, marker in zip(coloured, CLASS_COLOURS, CLASS_MARKERS):
-        part = points[label == name]
-        look = {"color": colour, "marker": marker, "s": 15, "linewidths": 0, "rasterized": True}
-        axes.scatter(part[:, 0], part[:, 1], label=source.class_name(name), **look)
-    bare(axes)

@@ -14,7 +14,7 @@ from osiris.reporting import axes as draw
 from osiris.reporting.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin
 from osiris.reporting.figure import Figure, add_legend, figure, panels
 from osiris.reporting.studies import Study
-from osiris.reporting.style import CHANCE, ROLES, legend_of, role_style
+from osiris.reporting.style import CHANCE, ROLE_STYLES, legend_of, role_style
 from osiris.runs.run import Run
 
 HEALTH = {
@@ -49,7 +49,9 @@ def loss_terms(study: Study) -> Figure | None:
             axes.set_xlabel("training, in lengths of a task")
         axes.margins(y=0.06)
     roles = {name.split(".")[0] for lines in methods.values() for name in lines}
-    entries = [("weighted sum" if name == "loss" else name, style) for name, style in ROLES.items() if name in roles]
+    entries = [
+        ("weighted sum" if name == "loss" else name, style) for name, style in ROLE_STYLES.items() if name in roles
+    ]
     add_legend(canvas, entries + ([("chance", CHANCE)] if chances else []), markers=False)
     text = ""
     if chances:
@@ -96,7 +98,7 @@ def at_chance(run: Run) -> bool:
 
 
 @figure("health", "Health of the representation")
-def health(study: Study) -> Figure:
+def health_curves(study: Study) -> Figure:
     """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
     uniformity rises to 0.{images}"""
     methods = study.plain

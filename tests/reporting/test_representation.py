@@ -1,20 +1,11 @@
-"""Numbers behind the figures, on hand-made arrays: forgetting, shares of the memory, similarity and its overlap."""
-
-from pathlib import Path
+"""Numbers behind the figures, on hand-made arrays: similarity of classes and its overlap."""
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import norm
 
-from osiris.reporting.benchmark_images import find_images
 from osiris.reporting.figures import representation
-from osiris.reporting.figures.accuracy import class_forgetting, largest
-from osiris.reporting.figures.images import most_forgotten, task_shares
 from osiris.reporting.figures.representation import kernel_density, scott_bandwidth, similarity_overlap
-from osiris.reporting.figures.unlabelled import feature_drift, same_looking
-from osiris.reporting.studies import studies
-from osiris.runs.run import load_runs
 
 CENTRES = np.linspace(-0.995, 0.995, 200)
 SIMILARITY = np.array([[0.9, 0.1, 0.2, 0.3], [0.1, 0.8, 0.4, 0.5], [0.2, 0.4, 0.7, 0.6], [0.3, 0.5, 0.6, 0.6]])
@@ -69,47 +60,3 @@ def test_similarity_between_classes_leaves_the_diagonal_out():
     assert np.isnan(representation.between_classes(SIMILARITY, [0]))
     means = representation.by_environment(SIMILARITY, TASKS, [("one", [0, 1]), ("two", [2])])
     assert means["one"] == pytest.approx((0.2 + 0.6 + 0.3) / 3) and np.isnan(means["two"])
-
-
-def test_forgetting_of_a_class_is_the_best_minus_the_last():
-    history = np.array([[10.0, 50.0, np.nan, 1.0], [40.0, 20.0, np.nan, 2.0], [30.0, 30.0, np.nan, 5.0]])
-    lost = class_forgetting(history)
-    assert lost[:2].tolist() == [10.0, 20.0] and np.isnan(lost[2]) and lost[3] == 0
-
-
-def test_the_largest_come_first_and_unknown_ones_never():
-    assert largest(np.array([3.0, np.nan, 9.0, 3.0]), 3) == [2, 0, 3]
-    assert largest(np.array([3.0, np.nan]), 5) == [0]
-
-
-def test_the_most_forgotten_queries_are_chosen():
-    before = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]], dtype=bool)
-    after = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]], dtype=bool)
-    task = np.array([0, 0, 0, 0, 1, 2])
-    assert most_forgotten(before, after, task, last_task=2, count=9) == [0, 2], "two per task, none of the last"
-    assert most_forgotten(before, after, task, last_task=3, count=9) == [0, 5, 2]
-    assert most_forgotten(before, after, task, last_task=3, count=1) == [0]
-
-
-def test_shares_of_each_task_leave_empty_slots_out():
-    memories = [np.array([0, 0, 0, 0]), np.array([0, 1, 1, 0]), np.array([0, 1, 2, 2])]
-    assert task_shares(memories, 3).tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.25, 0.25, 0.5]]
-    assert task_shares([np.array([-1, 0, -1, 1])], 2).tolist() == [[0.5, 0.5]]
-    assert task_shares([np.array([-1, -1])], 2).tolist() == [[0, 0]]
-
-
-def test_copies_look_the_same_even_if_brighter():
-    images = torch.randint(0, 200, (6, 3, 36, 36), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    images[4] = images[1]
-    images[5] = images[2] + 20
-    assert same_looking(images) == [[1, 4], [2, 5]]
-    assert same_looking(torch.full((3, 3, 36, 36), 7, dtype=torch.uint8)) == [], "plain images have no edges to compare"
-
-
-def test_drift_compares_each_checkpoint_with_the_one_before(real_runs: dict[str, Path]):
-    (study,), _ = studies(load_runs([real_runs["osiris-d"]]))
-    benchmark = find_images(study).benchmark
-    assert benchmark is not None
-    x, moved = feature_drift(study.runs[0], benchmark)
-    assert x.tolist() == list(range(2, 11)) and (moved >= -1e-6).all() and moved.max() > 0
-    assert np.isfinite(moved).all() and moved.max() < 2

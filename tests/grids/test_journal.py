@@ -14,7 +14,7 @@ from osiris.errors import UserError
 from osiris.grids import local
 from osiris.grids.attempts import status_of
 from osiris.grids.grid import Grid, GridDirectory
-from osiris.grids.journal import Entry, in_progress, journal_path, last_step, read_journal, record
+from osiris.grids.journal import JournalEntry, in_progress, journal_path, last_step, read_journal, record
 from osiris.grids.runner import make_launcher, run_grids
 
 GRID = Grid(("ft",), seeds=(0,), preset="smoke")
@@ -26,14 +26,14 @@ def directory(tmp_path: Path) -> GridDirectory:
     """A grid of one run that has a journal and a folder."""
     directory = GridDirectory(tmp_path / "grid")
     directory.add(GRID.runs())
-    record(directory, directory.runs[0], Entry("start", host="here"))
+    record(directory, directory.runs[0], JournalEntry("start", host="here"))
     directory.folder(directory.runs[0]).mkdir(parents=True)
     return directory
 
 
 def launch(directory: GridDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same sweep again, with a run that fails at once."""
-    monkeypatch.setattr(local, "train_command", lambda *_: ["sh", "-c", "echo osiris: no >&2; exit 2"])
+    monkeypatch.setattr(local, "training_command", lambda *_: ["sh", "-c", "echo osiris: no >&2; exit 2"])
     run_grids(make_launcher(directory, jobs=1), [GRID])
 
 
@@ -64,7 +64,7 @@ def test_a_line_of_the_journal_that_a_kill_cut_is_skipped(
 ) -> None:
     (run,) = directory.runs
     journal = journal_path(directory, run)
-    record(directory, run, Entry("end", code=1, error="the disk is full"))
+    record(directory, run, JournalEntry("end", code=1, error="the disk is full"))
     journal.write_bytes(journal.read_bytes()[:-30])
     assert "1 waiting" in status(directory, capsys)
     launch(directory, monkeypatch)
@@ -146,11 +146,11 @@ def test_a_lock_from_the_future_is_not_held_forever(directory: GridDirectory) ->
 
 
 def as_journal(directory: GridDirectory, text: str) -> None:
-    record(directory, directory.runs[0], Entry("end", code=1, error=text))
+    record(directory, directory.runs[0], JournalEntry("end", code=1, error=text))
 
 
 def as_job(directory: GridDirectory, text: str) -> None:
-    record(directory, directory.runs[0], Entry("submit", job=text))
+    record(directory, directory.runs[0], JournalEntry("submit", job=text))
 
 
 def as_setting(directory: GridDirectory, text: str) -> None:

@@ -1,75 +1,37 @@
-"""Figures for images without labels (neighbours, episodes told apart, drift of the features, duplicates), and of the
-state of a learner: labelled reference images, and what episodes did to the images of the memory."""
+"""Figures of a user's own images: episodes told apart without labels, and the state of a learner: labelled images, and
+what each episode did to the images of the memory."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor
 
 from osiris.console import warn
-from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import reference as measured
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.scores import Comparison, ReferenceScores
 from osiris.evaluation.statistics import wilson
 from osiris.reporting import axes as draw
-from osiris.reporting.benchmark_images import evenly_spaced, mosaic, pixels, remembered, take, tiles
-from osiris.reporting.curves import Curve, Points, as_points, at_ends, lines_over_seeds
+from osiris.reporting.benchmark_images import evenly_spaced, mosaic, pixels, tiles
+from osiris.reporting.curves import Curve, as_points, at_ends, lines_over_seeds
 from osiris.reporting.figure import Figure, add_legend, figure, panels, pictures
-from osiris.reporting.figures.images import nearest_images
+from osiris.reporting.figures.images import QUERIES_SHOWN
 from osiris.reporting.studies import Study
-from osiris.reporting.style import CHANCE, START, legend_of, style_of
+from osiris.reporting.style import CHANCE, START_LABEL, legend_of, style_of
 from osiris.runs.records import Observation
 from osiris.runs.run import Run
 from osiris.runs.state import LATEST, read_state
 from osiris.runs.untrusted import harmless, shortened
 
-QUERIES_SHOWN = 6
-MOST_CHECKED = 20_000
-"""Images that are searched for duplicates."""
-PAIRS_SHOWN = 10
-DRIFT_IMAGES = 64
 IMAGES_SHOWN = 48
 MOST_CLASSES = 40
 """More classes than this have no heat map."""
 
 
-@figure("nearest", "Nearest images, before and after")
-def neighbours(study: Study, benchmark: Benchmark) -> Figure | None:
-    """Each row starts with an image, followed by the images that are nearest to it. Neighbours that make sense to you
-    are the best sign of a useful representation. Of all {followed} images that were followed, {same:.0f}% of the
-    neighbours are the same at both times."""
-    if not study.continual or study.task_count < 2:
-        return None
-    label = next((label for label in ("osiris-d", "ft") if label in study.continual), next(iter(study.continual)))
-    run = study.continual[label][0]
-    split = benchmark.bank if benchmark.test is None else benchmark.test
-    pairs = nearest_images(run, split.task.numpy())
-    if pairs is None:
-        return None
-    early = np.flatnonzero(pairs.task < study.task_count - 1)
-    chosen = early[evenly_spaced(len(early), QUERIES_SHOWN)]
-    sheets = []
-    for when, nearest in (("right after its episode", pairs.before), ("after the last episode", pairs.after)):
-        rows = [
-            np.concatenate([take(split.images, pairs.queries[[n]]), take(benchmark.bank.images, nearest[n])])
-            for n in chosen
-        ]
-        sheets.append((f"{label}, {when}", tiles(rows)))
-    if not len(chosen):
-        return None
-    unchanged = [len(set(pairs.before[n]) & set(pairs.after[n])) / pairs.after.shape[1] for n in early]
-    basis, same = "nearest neighbours among the training images", 100 * float(np.mean(unchanged))
-    return Figure(pictures(sheets, 2, 5.5), [run], basis, followed=len(early), same=same)
-
-
 @figure("episodes", "Telling the episodes apart")
-def episodes(study: Study) -> Figure | None:
+def told_apart(study: Study) -> Figure | None:
     """A KNN predicts which episode an image is from, by the images nearest to it. At the end: {final}; guessing gives
     {guessing:.0f}%. Episodes that look alike need not be told apart."""
     series = {
@@ -90,87 +52,18 @@ def episodes(study: Study) -> Figure | None:
     return Figure(canvas, lines, "KNN over episodes", final=final, guessing=100 / study.task_count)
 
 
-@figure("drift", "Drift of the memory's features")
-def drift(study: Study, benchmark: Benchmark) -> Figure | None:
-    """For images in the memory: the mean of 1 - cosine between their features after an episode and after the one
-    before. Zero means that the new episode did not change how old images are represented."""
-    firsts = {label: runs[0] for label, runs in study.continual.items() if runs[0].uses_memory}
-    moved = {label: feature_drift(run, benchmark) for label, run in firsts.items()}
-    lines = {label: Curve(*points, None) for label, points in moved.items() if len(points[0]) > 1}
-    if not lines:
-        return None
-    canvas, (axes,) = panels(1, 1, 5.5, 2.8)
-    draw.curves(axes, lines, within=(0, 2))
-    draw.task_axis(axes, study.task_count, names=study.episode_names)
-    axes.set(ylabel="1 - cosine similarity", ylim=(0, None))
-    draw.at_least(axes, 0, 0.05)
-    add_legend(canvas, legend_of(lines))
-    return Figure(canvas, [firsts[label] for label in lines], "checkpoints after each episode")
-
-
-def feature_drift(run: Run, benchmark: Benchmark) -> Points:
-    """(x, mean of 1 - cosine) between consecutive checkpoints, of images that the memory held at the end; empty if
-    they are not known."""
-    rows, nothing = remembered(run, benchmark), as_points([])
-    if rows is None:
-        return nothing
-    ids = torch.from_numpy(rows).unique()[:DRIFT_IMAGES]
-    images = benchmark.train.images.take(ids).numpy()
-    try:
-        files = run.files.all_weights()
-        features = {task: Embedder(path).embed_batch(images) for task, path in files.items()}
-    except UserError as error:
-        warn(f"{run.path}: drift is left out, because {error}")
-        return nothing
-    return as_points(
-        (task + 1.0, float((1 - functional.cosine_similarity(before, after, dim=1)).mean()))
-        for (_, before), (task, after) in pairwise(features.items())
-    )
-
-
-@figure("duplicates", "Duplicates")
-def duplicates(study: Study, benchmark: Benchmark) -> Figure | None:
-    """{repeats:,} of {count:,} images look like another one ({part:.1f} %); here are {pairs} pairs, one below the
-    other. Copies act as false negatives in a contrastive loss, and a copy in another episode makes forgetting look
-    smaller: remove them if there are many."""
-    images = benchmark.train.images
-    count = min(MOST_CHECKED, len(images))
-    groups = same_looking(images.take(torch.arange(count)))
-    if not groups:
-        return None
-    repeats = sum(len(group) - 1 for group in groups)
-    pairs = [take(images, group[:2]) for group in groups[:PAIRS_SHOWN]]
-    rows = [np.stack([pair[which] for pair in pairs]) for which in (0, 1)]
-    canvas = pictures([("", tiles(rows, row_gap=4))], 1, min(11.0, 1.1 * len(pairs)))
-    part = 100 * repeats / count
-    return Figure(canvas, study.main, repeats=repeats, count=count, part=part, pairs=len(pairs))
-
-
-def same_looking(images: Tensor) -> list[list[int]]:
-    """Groups of images [n, 3, H, W] with the same difference hash: whether brightness rises from each cell of an 8 by 9
-    grid to the next. Images without any edges are left out, because all of them have the same hash."""
-    grey = functional.adaptive_avg_pool2d(images.float().mean(dim=1, keepdim=True), (8, 9)).squeeze(1)
-    steps = grey.diff(dim=2)
-    bits = (steps > 0).flatten(1).numpy()
-    flat = (steps.abs() < 1).flatten(1).all(dim=1).numpy()
-    groups: dict[bytes, list[int]] = {}
-    for index in np.flatnonzero(~flat):
-        groups.setdefault(np.packbits(bits[index]).tobytes(), []).append(int(index))
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def states(study: Study) -> list[Run]:
     return [run for run in study.runs if run.observations.episodes]
 
 
 def _curve(run: Run, field: str) -> Curve:
-    """A number of every observation, where it was measured."""
+    """One field of the observations, over the episodes in which it was measured."""
     points = [(one.task + 1, value) for one in run.observations.episodes if (value := getattr(one, field)) is not None]
     return Curve(*as_points(points), None)
 
 
 @figure("reference", "Labelled images")
-def reference(study: Study) -> Figure | None:
+def reference_accuracy(study: Study) -> Figure | None:
     """A KNN predicts the class of each of {last.images} labelled images from the others (k = {last.k}), with 95%
     intervals. After the last episode {last.accuracy:.1f}% are right (95% interval {low:.1f} to {high:.1f}); raw pixels
     give {last.pixels:.1f}%, guessing {last.chance:.1f}%. {change} A class has about {each:.0f} images, so the number of
@@ -189,10 +82,10 @@ def reference(study: Study) -> Figure | None:
     every[0].axhline(last.pixels, linewidth=1, **CHANCE.line)
     start, change = _from_start(run)
     if start is not None:
-        every[0].axhline(start.accuracy, linewidth=1.2, **style_of(START).line)
+        every[0].axhline(start.accuracy, linewidth=1.2, **style_of(START_LABEL).line)
     draw.task_axis(every[0], study.task_count, names=study.episode_names)
     draw.percent_axis(every[0])
-    levels = [START] if start is not None else []
+    levels = [START_LABEL] if start is not None else []
     add_legend(canvas, [*legend_of([run.label, *levels]), ("raw pixels", CHANCE)])
     if len(every) > 1:
         columns = scores if start is None else [start, *scores]
@@ -204,7 +97,7 @@ def reference(study: Study) -> Figure | None:
         named = {
             number: study.episode_names[int(number) - 1] if study.episode_names else f"{number:.0f}" for number in x
         }
-        ticks = [*named.values()] if start is None else [START, *named.values()]
+        ticks = [*named.values()] if start is None else [START_LABEL, *named.values()]
         every[1].set_xticks(np.arange(len(ticks)) + 0.5, ticks)
         every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
     best = max(reversed(scores), key=lambda one: one.accuracy)
@@ -224,7 +117,7 @@ def _from_start(run: Run) -> tuple[ReferenceScores | None, Comparison | None]:
     return (None, None) if change is None else (start, change)
 
 
-def below_start(study: Study) -> str:
+def below_start_on_reference(study: Study) -> str:
     """`osiris-d, seed 0: labelled images (-5.0, p = 0.004)`, of each state that is significantly below its start."""
     changes = [(run, _from_start(run)[1]) for run in states(study) if _scored(run)]
     worse = [(run, one) for run, one in changes if one is not None and one.significant and one.difference < 0]
@@ -247,7 +140,7 @@ def _scored(run: Run) -> list[Observation]:
 
 
 @figure("movement", "What each episode did to old images")
-def movement(study: Study) -> Figure | None:
+def memory_movement(study: Study) -> Figure | None:
     """Images of the memory, embedded before and after each episode. Left: how far their features moved (0: not at all).
     Right: how many of the five nearest neighbours among them stayed the same. Features may move together: then
     neighbours stay, and nothing is forgotten."""
@@ -299,14 +192,14 @@ def memory_neighbours(study: Study) -> Figure | None:
         queries = early[evenly_spaced(len(early), QUERIES_SHOWN)].tolist()
         sheets = []
         for number, embedded in features.items():
-            nearest = measured.neighbours(embedded)
+            nearest = measured.nearest_others(embedded)
             rows = [pixels(images[[query, *nearest[query].tolist()]]) for query in queries]
             sheets.append((f"after {study.task_title(number)}", tiles(rows)))
         return Figure(pictures(sheets, 2, 5.5), [run])
     return None
 
 
-def _memory(run: Run) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _memory(run: Run) -> tuple[Tensor, Tensor] | None:
     """(images, episode of each) in the order of the episodes, or None where the state was not copied along."""
     try:
         state = read_state(run.files.checkpoints / LATEST) if (run.files.checkpoints / LATEST).exists() else None

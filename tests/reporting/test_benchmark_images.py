@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from osiris.reporting.benchmark_images import GAP, MARGIN, PAPER, contact_sheet
+from osiris.reporting.benchmark_images import GAP, MARGIN, SHEET_PAPER, contact_sheet
 
 
 def rows(*counts: int, height: int = 5, width: int = 7) -> list[torch.Tensor]:
@@ -22,4 +22,4 @@ def test_every_image_is_at_its_place_and_exact():
             expected = image.permute(1, 2, 0).numpy().repeat(3, axis=0).repeat(3, axis=1)
             np.testing.assert_array_equal(tile, expected)
     empty = sheet[MARGIN + 15 + GAP : MARGIN + 30 + GAP, left + 21 + GAP : -MARGIN]
-    assert (empty == PAPER).all(), "a short row leaves paper"
+    assert (empty == SHEET_PAPER).all(), "a short row leaves paper"

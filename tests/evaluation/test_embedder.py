@@ -7,7 +7,7 @@ from PIL import Image
 
 from osiris.config import to_dict
 from osiris.errors import UserError
-from osiris.evaluation.embedding import Embedder
+from osiris.evaluation.embedder import Embedder
 from osiris.files import save_tensors
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder

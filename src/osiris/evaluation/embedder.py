@@ -25,26 +25,26 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Embedded:
-    """Features and what they belong to."""
+    """Features of images, and which images they are."""
 
     rows: list[int]
     """The position of each image among those that were given."""
     features: Tensor
     """float32 [N, D] on the CPU."""
     notices: list[str]
-    """What was left out."""
+    """One sentence for each image that was left out."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Some images of many."""
+class EmbeddedBatch:
+    """The features of consecutive images."""
 
     rows: list[int]
-    """Of those that could be decoded."""
+    """The positions of the images that could be decoded."""
     features: Tensor
     """float32 [len(rows), D] on the CPU."""
     undecodable: dict[int, UndecodableImage]
-    """Row -> why not."""
+    """Position -> why the image could not be decoded."""
 
 
 class Embedder:
@@ -76,14 +76,14 @@ class Embedder:
             raise UserError(f"there are no images that can be decoded. {' '.join(notices[:3])}".rstrip())
         return Embedded(rows, torch.cat([part for part in features if len(part)]), notices)
 
-    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[Batch]:
-        """Images 0 to count - 1 in order."""
+    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[EmbeddedBatch]:
+        """Embed images 0 to count - 1 in order."""
         decoded = enumerate(decode_all(read, count, self.image_size))
         while batch := list(itertools.islice(decoded, BATCH)):
             bad = {row: image for row, image in batch if isinstance(image, UndecodableImage)}
             good = {row: image for row, image in batch if not isinstance(image, UndecodableImage)}
             features = self.embed_batch(np.stack([*good.values()])) if good else torch.empty(0, 0)
-            yield Batch([*good], features, bad)
+            yield EmbeddedBatch([*good], features, bad)
 
     def embed_batch(self, images: np.ndarray) -> Tensor:
         """Features of uint8 images [N, 3, H, W] of the encoder's size."""
