@@ -21,7 +21,7 @@ from osiris.reporting import comparison, cost_tables
 from osiris.reporting.benchmark_images import StudyImages, find_images
 from osiris.reporting.claims_section import claims_section, scale_of
 from osiris.reporting.figure import theme
-from osiris.reporting.figures import accuracy, compatibility, episodes, images, representation, training
+from osiris.reporting.figures import accuracy, episodes, images, representation, training
 from osiris.reporting.studies import Study, below_start, seeds_of, studies
 from osiris.reporting.style import SETTINGS
 from osiris.reporting.writer import Item, ReportWriter, Section, render_template
@@ -122,7 +122,7 @@ def geometry(writer: ReportWriter, study: Study, source: StudyImages) -> Iterato
     yield representation.similarity_matrices(study)
     yield representation.distributions(study)
     yield representation.feature_maps(study)
-    yield compatibility.recall_matrices(study)
+    yield accuracy.recall_matrices(study)
 
 
 def costs(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:

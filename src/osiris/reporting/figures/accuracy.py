@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from osiris.evaluation.scores import Compatibility
 from osiris.evaluation.statistics import deviation
 from osiris.framework.cost import Storage
 from osiris.reporting import axes as draw
 from osiris.reporting.curves import Course, accuracy_matrix
-from osiris.reporting.figure import Figure, add_legend, figure, panels
+from osiris.reporting.figure import Canvas, Figure, add_legend, figure, panels
 from osiris.reporting.studies import NORMS, Study
 from osiris.reporting.style import INK, MUTED, legend_of, order_of, style_of
 
@@ -134,17 +136,59 @@ def matrices(study: Study, protocol: str) -> Figure | None:
     }
     values = np.concatenate([matrix[np.isfinite(matrix)] for matrix in means.values()])
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    count, columns = study.task_count, 4 if len(means) == 4 else 3
-    canvas, every = panels(len(means), columns, 11.1 / columns, 11.1 / columns - 0.1)
-    for axes, (label, matrix) in zip(every, means.items()):
-        mesh = draw.heat_map(axes, matrix, low, high, cells=count <= MATRIX_CELLS)
-        stairs = np.repeat(np.arange(count + 1), 2)
+    canvas, every = task_matrices(means, low, high, ("accuracy on task", "after learning task", "accuracy (%)"))
+    for axes in every:
+        stairs = np.repeat(np.arange(study.task_count + 1), 2)
         axes.plot(stairs[1:], stairs[:-1], color=INK, linewidth=1.1)  # tasks already learned lie below
-        numbers = range(1, count + 1) if count <= MATRIX_CELLS else range(5, count + 1, 5)
-        draw.number_ticks(axes, [number - 0.5 for number in numbers], numbers)
-        axes.set(xlabel="accuracy on task", ylabel="after learning task", title=label)
-    canvas.colorbar(mesh, ax=every, label="accuracy (%)", aspect=30, fraction=0.02, pad=0.01)
     return Figure(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
+
+
+def task_matrices(
+    matrices: Mapping[str, np.ndarray], low: float, high: float, names: tuple[str, str, str]
+) -> tuple[Canvas, list[Axes]]:
+    """Heat maps [tasks, tasks], one for each title. `names`: of columns, rows and values."""
+    count, columns = len(next(iter(matrices.values()))), 4 if len(matrices) % 4 == 0 else 3
+    canvas, every = panels(len(matrices), columns, 11.1 / columns, 11.1 / columns - 0.1)
+    numbers = range(1, count + 1) if count <= MATRIX_CELLS else range(5, count + 1, 5)
+    for axes, (title, matrix) in zip(every, matrices.items()):
+        mesh = draw.heat_map(axes, matrix, low, high, cells=count <= MATRIX_CELLS)
+        draw.number_ticks(axes, [number - 0.5 for number in numbers], numbers)
+        axes.set(xlabel=names[0], ylabel=names[1], title=title)
+    canvas.colorbar(mesh, ax=every, label=names[2], aspect=30, fraction=0.02, pad=0.01)
+    return canvas, every
+
+
+@figure("compatibility", "Searching an index of an earlier encoder")
+def recall_matrices(study: Study) -> Figure | None:
+    """Row t, column s: of the ten nearest images when index and queries are embedded after task t, how many are found
+    in an index made after task s, in percent. Its vectors are used as they are (raw) or after a linear map (mapped); an
+    index that is embedded again has 100. Mean over all pairs, raw and mapped: {means}."""
+    runs = [run for members in study.continual.values() for run in members if run.compatibility is not None]
+    measured: dict[str, list[Compatibility]] = {}
+    for run in runs:
+        if run.compatibility is not None:
+            measured.setdefault(run.label, []).append(run.compatibility)
+    if study.task_count < 2 or not measured:
+        return None
+    matrices = {
+        f"{label}, {name}": mean_matrix([getattr(one, name).recall for one in each])
+        for label, each in measured.items()
+        for name in ("raw", "mapped")
+    }
+    canvas, _ = task_matrices(matrices, 0, 100, ("index after task", "queries after task", "Recall@10 (%)"))
+    means = {title: float(np.nanmean(matrix)) for title, matrix in matrices.items()}
+    sentence = ", ".join(f"{means[f'{one}, raw']:.1f} and {means[f'{one}, mapped']:.1f} ({one})" for one in measured)
+    conditions = sorted({one.conditions for each in measured.values() for one in each})
+    return Figure(canvas, runs, "; ".join(conditions), means=sentence)
+
+
+def mean_matrix(matrices: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
+    """[tasks, tasks]: the mean of matrices that have entries for s < t alone; NaN elsewhere."""
+    count = len(matrices[0])
+    result = np.full((count, count), np.nan)
+    for task in range(1, count):
+        result[task, :task] = np.mean([matrix[task] for matrix in matrices], axis=0)
+    return result
 
 
 @figure("norms", "BatchNorm against GroupNorm")  # Fig. 2

@@ -94,10 +94,8 @@ def reference_accuracy(study: Study) -> Figure | None:
         every[1].set(aspect="auto", xlabel="episodes learned", title="each class (%)")
         names = [shortened(harmless(name), 24) for name in last.classes]
         every[1].set_yticks(np.arange(len(names)) + 0.5, names)
-        named = {
-            number: study.episode_names[int(number) - 1] if study.episode_names else f"{number:.0f}" for number in x
-        }
-        ticks = [*named.values()] if start is None else [START_LABEL, *named.values()]
+        ticks = [study.episode_names[int(n) - 1] if study.episode_names else f"{n:.0f}" for n in x]
+        ticks = ticks if start is None else [START_LABEL, *ticks]
         every[1].set_xticks(np.arange(len(ticks)) + 0.5, ticks)
         every[1].tick_params(axis="x", rotation=30 if study.episode_names and len(x) > 4 else 0)
     best = max(reversed(scores), key=lambda one: one.accuracy)

@@ -183,7 +183,7 @@ def feature_maps(study: Study) -> Figure | None:
         colours = draw.TASK_COLOURS(task / max(1, count - 1))
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
         bare(axes)
-        when = f"after {study.task_title(moment)}" if run.continual else "at the end"
+        when = f"after task {moment + 1}" if run.continual else "at the end"
         axes.set_title(f"{run.label}, {when}")
     scale = ScalarMappable(
         Normalize(0.5, count + 0.5), draw.TASK_COLOURS.resampled(count) if count > 1 else draw.TASK_COLOURS
