@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fork_server
-from osiris.data.names import DATASETS
+from osiris.data.catalogue import DATASETS
 from pictures import png, write_parquet, write_pictures
 
 ROOT = Path(__file__).parents[1]

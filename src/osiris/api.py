@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from osiris.data.benchmark import Benchmark
-from osiris.data.names import is_known
+from osiris.data.catalogue import is_known
 from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import Compatibility, Scores
 from osiris.files import read_json

@@ -19,7 +19,7 @@ import osiris
 from osiris.cli import main
 from osiris.commands import metrics_table
 from osiris.config import with_options
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.errors import UserError
 from osiris.evaluation.scores import Comparison, write_record
 from osiris.files import load_tensors, save_tensors

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from osiris.augment.views import VIEW_1, VIEW_2, Parameters, TwoViews, draw
 from osiris.config import Config, LearningConfig
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.load import load_benchmark
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import embed_benchmark
 from osiris.framework import losses

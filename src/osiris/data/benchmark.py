@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osiris.data import orders
+from osiris.data.catalogue import EPISODES, IMAGENET_MEAN, IMAGENET_STD, Channels, Tasks, task_order
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset, rank_in_group
 from osiris.data.images import Images, Subset
-from osiris.data.names import EPISODES, IMAGENET_MEAN, IMAGENET_STD, Channels
 from osiris.errors import UserError
 
 Environments = Sequence[tuple[str, tuple[int, ...]]]
@@ -157,7 +156,7 @@ def content_differences(before: Sequence[TaskContent], now: Sequence[TaskContent
 def by_class(
     name: str,
     dataset: Dataset,
-    tasks: orders.Tasks,
+    tasks: Tasks,
     config: BenchmarkConfig,
     environments: Environments = (),
     task_names: tuple[str, ...] = (),
@@ -168,7 +167,7 @@ def by_class(
             f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to "
             "use its episodes as tasks."
         )
-    order = orders.task_order(len(tasks), config.shuffle_tasks)
+    order = task_order(len(tasks), config.shuffle_tasks)
     tasks = tuple(tasks[old] for old in order)
     environments = tuple((place, tuple(sorted(order.index(old) for old in olds))) for place, olds in environments)
     task_of_label = np.full(len(dataset.class_names), -1, dtype=np.int64)
@@ -181,9 +180,9 @@ def by_class(
 
 def by_episode(name: str, dataset: Dataset, config: BenchmarkConfig) -> Benchmark:
     """Each image belongs to the task of its episode; a class may occur in several."""
-    order = orders.task_order(len(dataset.episode_names), config.shuffle_tasks)
+    order = task_order(len(dataset.episode_names), config.shuffle_tasks)
     task = np.argsort(np.asarray(order, dtype=np.int64))[dataset.rows["episode"]]
-    tasks: orders.Tasks = tuple(() for _ in order)
+    tasks: Tasks = tuple(() for _ in order)
     if dataset.label is not None:
         train = ~dataset.test
         tasks = tuple(tuple(np.unique(dataset.label[train & (task == t)]).tolist()) for t in range(len(order)))
@@ -195,7 +194,7 @@ def _benchmark(
     name: str,
     dataset: Dataset,
     task: np.ndarray,
-    tasks: orders.Tasks,
+    tasks: Tasks,
     config: BenchmarkConfig,
     environments: Environments,
     task_names: tuple[str, ...],

@@ -11,10 +11,10 @@ from torch import nn
 
 from osiris.console import notice, progress
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import ArrayImages
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
+from osiris.data.load import load_benchmark
 from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.baselines import ENCODERS

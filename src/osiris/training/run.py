@@ -25,8 +25,8 @@ from osiris import processes
 from osiris.config import Config, to_dict
 from osiris.console import notice, warn
 from osiris.data.benchmark import Benchmark, content_differences
-from osiris.data.benchmarks import load_benchmark
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD, is_known
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD, is_known
+from osiris.data.load import load_benchmark
 from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.baselines import Baseline, untrained_baseline

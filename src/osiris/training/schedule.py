@@ -13,8 +13,8 @@ from torch import Tensor
 from osiris import processes
 from osiris.config import LearningConfig
 from osiris.data.benchmark import Benchmark, TaskContent
+from osiris.data.catalogue import EPISODES
 from osiris.data.images import Images, Subset
-from osiris.data.names import EPISODES
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.randomness import generator

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from osiris.data.catalogue import DATASETS
 from osiris.data.config import BenchmarkConfig
-from osiris.data.decode import Encoded
-from osiris.data.names import DATASETS
-from osiris.data.table import Rows, Source, Table, make_table
+from osiris.data.source import Encoded, Rows, Source, Table, make_table
 from osiris.data.tinyworld import objects, painting
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 

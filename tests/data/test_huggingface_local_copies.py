@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from osiris.data import dataset, huggingface
-from osiris.data.benchmarks import describe_benchmarks, load_benchmark
+from osiris.data.catalogue import DATASETS
 from osiris.data.config import BenchmarkConfig
-from osiris.data.names import DATASETS
+from osiris.data.load import describe_benchmarks, load_benchmark
 from osiris.errors import UserError
 from pictures import picture, png, write_parquet
 
