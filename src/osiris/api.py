@@ -24,8 +24,7 @@ from osiris.reporting.page import make_report
 from osiris.reporting.tables import Table
 from osiris.runs.directory import RunDirectory, default_out, read_config
 from osiris.runs.run import Run, load_runs
-from osiris.training.compatibility import evaluate_compatibility
-from osiris.training.evaluating import Request, evaluate_saved, run_folder
+from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_saved, run_folder
 from osiris.training.run import Opening
 from osiris.training.run import train as train_run
 

@@ -5,7 +5,7 @@ import torch
 
 from osiris.data.images import LazyImages, Subset
 from osiris.training import batches
-from osiris.training.batches import TrainingImages
+from osiris.training.schedule import TrainingImages
 from tiny_runs import benchmark
 
 META = torch.device("meta")

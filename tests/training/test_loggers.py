@@ -12,7 +12,7 @@ from rich.console import Console
 from osiris import console
 from osiris.errors import UserError
 from osiris.training import loggers
-from osiris.training.loggers import JsonLines, ProgressView, TensorBoard, WeightsAndBiases, scalars
+from osiris.training.log import JsonLines, ProgressView, TensorBoard, WeightsAndBiases, scalars
 from tiny_runs import config
 
 

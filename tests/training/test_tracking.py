@@ -13,7 +13,7 @@ from osiris.evaluation.overfitting import checkpoint_overfitting, overfitting, r
 from osiris.files import load_tensors
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
-from osiris.training.tracking import track_overfitting
+from osiris.training.log import track_overfitting
 from process_jobs import build
 from tiny_runs import benchmark, config, contents, log, train
 

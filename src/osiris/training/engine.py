@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,37 +13,21 @@ from torch import Tensor, nn
 
 from osiris import processes
 from osiris.augment.operations import upload
-from osiris.augment.views import VIEWS, TwoViews, normalise
-from osiris.config import MERGED_STATISTICS, Config
+from osiris.augment.views import VIEWS, TwoViews
+from osiris.config import Config
 from osiris.data.benchmark import Benchmark
-from osiris.errors import UserError
-from osiris.files import load_tensors
 from osiris.framework.methods import Method
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
-from osiris.framework.trainable import TrainableMethod
-from osiris.models.config import EncoderConfig
-from osiris.models.encoder import build_encoder, feature_count
-from osiris.models.external import Architecture, architecture_of, freeze_layers
-from osiris.models.normalisation import BatchNorm, set_mode
+from osiris.models.external import Architecture, architecture_of
+from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator, scoped
-from osiris.training.batches import TrainingImages
-from osiris.training.optimisers import COUNTS, build_optimiser, set_learning_rate
-from osiris.training.schedule import Episode, batch_positions, learning_rate
+from osiris.training.build import build_model
+from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate
+from osiris.training.schedule import Episode, TrainingImages, batch_positions, learning_rate
 
 Accept = Callable[[nn.Module, nn.Module], bool]
 """The encoders before and after an episode -> whether the second one may replace the first."""
-FIT_IMAGES = 500
-"""Images of the first task that a `fast` encoder is fitted to."""
-
-
-def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
-    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
-    if encoder.encoder is not None or encoder.family != "fast":
-        return None
-    indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
-    indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
-    return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 
 
 @dataclass
@@ -55,28 +38,6 @@ class StepResult:
     """loss, every term by name, spread (of the embeddings) and gradient_norm."""
     finite: Tensor
     images: int
-
-
-def build_model(
-    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None, planned: int
-) -> TrainableMethod:
-    """Networks, terms and memory of a run, on the default device. `architecture`: see `build_encoder`."""
-    images, seed, learning = first_task_images(benchmark, config.encoder), config.seed, config.learning
-    encoder = build_encoder(config.encoder, seed, images=images, architecture=architecture)
-    if config.engine.init is not None and architecture is None:
-        initialise(encoder, config.engine.init)
-    if learning.freeze:
-        freeze_layers(encoder, learning.freeze)
-    set_mode(encoder, learning.statistics == "batch", learning.dropout)
-    if config.learning.view_size is not None:
-        feature_count(encoder, (3, config.learning.view_size, config.learning.view_size))
-    sizes = config.learning.memory_size, benchmark.train.images.shape
-    model = TrainableMethod(method, encoder, config.projector, *sizes, planned, seed)
-    if config.engine.micro_batch is not None and model.networks.batch_norm:
-        raise UserError("--micro-batch would change the statistics of the encoder's BatchNorm; leave it out.")
-    if learning.merge < 1 and model.networks.batch_norm:
-        raise UserError(MERGED_STATISTICS)
-    return model
 
 
 class Engine:
@@ -327,25 +288,11 @@ class Engine:
         """Raises ValueError if the state is not one of these networks."""
         try:
             self.model.load_state_dict(state["model"])
-            self._restore_optimiser(state["optimiser"])
+            restore_optimiser(self.optimiser, state["optimiser"])
             self.scaler.load_state_dict(state["scaler"])
             self.before = self._restored(state["before"]) if "before" in state else None
         except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from None
-
-    def _restore_optimiser(self, state: dict[str, Any]) -> None:
-        """Its moments; its settings follow from the config."""
-        fresh, groups = self.optimiser.state_dict()["state"], self.optimiser.state_dict()["param_groups"]
-        same = [group["params"] for group in state["param_groups"]] == [group["params"] for group in groups]
-        complete = all(set(state["state"][key]) == set(values) for key, values in fresh.items())
-        if not same or not complete or not all(isinstance(values, dict) for values in state["state"].values()):
-            raise ValueError("its optimiser belongs to other networks")
-        self.optimiser.load_state_dict({"state": state["state"], "param_groups": groups})
-        for parameter, values in self.optimiser.state.items():
-            for name, value in values.items():
-                shape = () if name in COUNTS else parameter.shape
-                if not isinstance(value, Tensor) or value.shape != shape:
-                    raise ValueError(f"{name} of its optimiser has another shape")
 
     def _restored(self, before: dict[str, Tensor]) -> dict[str, Tensor]:
         shapes = {name: value.shape for name, value in self.networks.encoder.state_dict().items()}
@@ -361,24 +308,3 @@ class Engine:
         for name in ("source", "task", "step"):
             tensors[f"memory.{name}"] = self.memory.get_buffer(name)[: self.memory.filled]
         return tensors
-
-
-def initialise(encoder: nn.Module, path: Path) -> None:
-    """--init: start the encoder from given weights."""
-    wanted = encoder.state_dict()
-    given = encoder_weights(load_tensors(path)[0])
-    missing = [name for name in wanted if name not in given]
-    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-    if missing or shapes:
-        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-        raise UserError(
-            f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
-            "--norm."
-        )
-    encoder.load_state_dict({name: given[name] for name in wanted})
-
-
-def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's state from a task checkpoint, or from a file that holds nothing else."""
-    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

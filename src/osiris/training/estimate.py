@@ -19,9 +19,8 @@ from osiris.framework.terms import StepContext, X, Y
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
-from osiris.training.batches import kept_bytes
 from osiris.training.engine import Engine
-from osiris.training.schedule import Episode
+from osiris.training.schedule import Episode, kept_bytes
 
 EVALUATION_BATCH = 512
 TIMED_IMAGES = 16

@@ -60,6 +60,21 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float, constant: 
         group["lr"] = (constant if fixed else value) * group.get("scale", 1.0)
 
 
+def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the moments of a saved optimiser; its settings follow from the config."""
+    fresh, groups = optimiser.state_dict()["state"], optimiser.state_dict()["param_groups"]
+    same = [group["params"] for group in state["param_groups"]] == [group["params"] for group in groups]
+    complete = all(set(state["state"][key]) == set(values) for key, values in fresh.items())
+    if not same or not complete or not all(isinstance(values, dict) for values in state["state"].values()):
+        raise ValueError("its optimiser belongs to other networks")
+    optimiser.load_state_dict({"state": state["state"], "param_groups": groups})
+    for parameter, values in optimiser.state.items():
+        for name, value in values.items():
+            shape = () if name in COUNTS else parameter.shape
+            if not isinstance(value, Tensor) or value.shape != shape:
+                raise ValueError(f"{name} of its optimiser has another shape")
+
+
 class Gated(torch.optim.Optimizer):
     """An optimiser that honours `found_inf` and undoes the scale of half precision."""
 
