@@ -44,7 +44,7 @@ class Memory(nn.Module):
     def filled(self) -> int:
         return min(self.offers, self.size)
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(rows, slots): which of the next `count` offers enter, and where. The last offer for a slot wins."""
         slot = self.choose(self.offers + torch.arange(count), generator)
         # Rows grow, so the largest row that hits a slot is the last one.
@@ -129,7 +129,7 @@ class MinRed(Memory):
         super().__init__(size, *others)
         self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """As in `Memory`; the slots are on the device, which decides alone: the host does not wait for it."""
         rows = torch.arange(max(0, count - self.size), count)
         free = torch.arange(self.filled, min(self.filled + len(rows), self.size), device=self.arrival.device)
@@ -162,7 +162,7 @@ class Quota(Memory):
 
     by_task: ClassVar[bool] = True
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         slots = torch.arange(self.filled, min(self.filled + self.size // self.tasks, self.size))
         return torch.randint(count, (len(slots),), generator=generator), slots
 

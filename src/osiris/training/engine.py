@@ -243,7 +243,7 @@ class Engine:
             positions = torch.arange(episode.count if step + 1 == episode.steps else 0)
         rows, slots = torch.arange(0), torch.arange(0)
         if len(positions):
-            rows, slots = self.memory.plan(len(positions), generator(self.config.seed, "memory.write", task, step))
+            rows, slots = self.memory.admit(len(positions), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
             source, chosen = upload(positions[rows], self.device), upload(rows, self.device)
             alone = processes.world_size() == 1 and not by_task  # otherwise some of the images are not here

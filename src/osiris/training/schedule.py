@@ -100,23 +100,26 @@ def _content(name: str, count: int, order: str = "") -> TaskContent:
     return TaskContent(name=name, train=count, test=0, order=order)
 
 
-def check_sizes(plan: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
+def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
     """Refuse sizes that do not fit together; returns notices for the user."""
-    largest, smallest = max(episode.batch_sizes[1] for episode in plan), min(episode.batch_sizes[0] for episode in plan)
+    largest, smallest = (
+        max(episode.batch_sizes[1] for episode in episodes),
+        min(episode.batch_sizes[0] for episode in episodes),
+    )
     if method.reads_memory:
         replayed = method.replayed(largest)
-        if method.memory == "quota" and learning.memory_size < len(plan):
+        if method.memory == "quota" and learning.memory_size < len(episodes):
             raise UserError(
-                f"the memory holds {learning.memory_size} images, fewer than one of each of the {len(plan)} tasks; use "
-                f"--memory-size {len(plan)} or more."
+                f"the memory holds {learning.memory_size} images, fewer than one of each of the {len(episodes)} tasks; "
+                f"use --memory-size {len(episodes)} or more."
             )
         if learning.memory_size < replayed:
             raise UserError(
                 f"the memory holds {learning.memory_size} images, but {method.name} replays {replayed} at each step; "
                 f"use --memory-size {replayed} or more, or a smaller --batch-size."
             )
-        offered = plan[0].count * learning.epochs
-        if plan[0].task == 0 and offered < replayed:
+        offered = episodes[0].count * learning.epochs
+        if episodes[0].task == 0 and offered < replayed:
             raise UserError(
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
                 f"use more --epochs, or a smaller --batch-size."
@@ -132,7 +135,7 @@ def check_sizes(plan: list[Episode], method: Method, learning: LearningConfig) -
             f"{processes.world_size()} processes cannot share a batch of {smallest} images, the smallest of this run. "
             "Use fewer processes, or a --batch-size that leaves a larger last batch."
         )
-    small = [episode.task + 1 for episode in plan if episode.batch_size < learning.batch_size]
+    small = [episode.task + 1 for episode in episodes if episode.batch_size < learning.batch_size]
     if not small:
         return []
     names = f"task {small[0]} has" if len(small) == 1 else f"{len(small)} tasks (the first: {small[0]}) have"
