@@ -69,7 +69,7 @@ class Memory(nn.Module):
         step: int,
         fields: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write images (uint8) with their source, task, step and fields to the planned slots."""
+        """Write images (uint8) with their source, task, step and fields to the slots that `admit` chose."""
         slots = slots.to(self.images.device)
         self.images[slots] = images.to(self.images.device)
         self.source[slots] = source.to(self.source.device)
@@ -130,7 +130,7 @@ class MinRed(Memory):
         self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
 
     def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """As in `Memory`; the slots are on the device, which decides alone: the host does not wait for it."""
+        """See `Memory.admit`. The slots are on the device, which decides alone: the host does not wait for it."""
         rows = torch.arange(max(0, count - self.size), count)
         free = torch.arange(self.filled, min(self.filled + len(rows), self.size), device=self.arrival.device)
         return rows, torch.cat([free, self.redundant(len(rows) - len(free))])
@@ -167,7 +167,7 @@ class Quota(Memory):
         return torch.randint(count, (len(slots),), generator=generator), slots
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """With replacement."""
+        """Slots of a batch Y, drawn with replacement."""
         return torch.randint(self.filled, (count,), generator=generator)
 
 

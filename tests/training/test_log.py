@@ -11,7 +11,8 @@ from rich.console import Console
 
 from osiris import console
 from osiris.errors import UserError
-from osiris.training.log import JsonLines, ProgressView, TensorBoard, WeightsAndBiases, open_views, scalars
+from osiris.training.dashboards import ProgressView, TensorBoard, WeightsAndBiases, open_views, scalars
+from osiris.training.log import JsonLines
 from tiny_runs import config
 
 

@@ -1,4 +1,4 @@
-"""What every data source ends in: images divided into tasks by class or by episode, with labels for evaluation if there
+"""A benchmark: the images of a data set divided into tasks by class or by episode, with labels for evaluation if there
 are any."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Benchmark:
     bank: Split
     test: Split | None
     class_names: tuple[str, ...]
-    """By label; empty without labels."""
+    """The name of each label; empty without labels."""
     tasks: tuple[tuple[int, ...], ...]
     """The labels of each task; empty tuples without labels."""
     mean: Channels
@@ -77,7 +77,7 @@ class Benchmark:
     location: Path | None = None
     """Directory of the cache entry that holds the images and the list of skipped ones, if there is one."""
     contents: tuple[TaskContent, ...] = ()
-    """By task; see `content_differences`."""
+    """The images of each task in short; see `content_differences`."""
     learned: int = 0
     """How many tasks at the beginning were learned before: their images are not at hand any more."""
 
@@ -91,7 +91,7 @@ class Benchmark:
 
     @property
     def train_images(self) -> int:
-        """Of all tasks, at hand or not."""
+        """The number of training images of all tasks, those that are not at hand any more included."""
         return len(self.train) + sum(content["train"] for content in self.contents[: self.learned])
 
     @property

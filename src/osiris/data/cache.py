@@ -164,7 +164,7 @@ def bytes_on_disk(directory: Path) -> int:
 
 
 def decode_limit(config: BenchmarkConfig) -> int:
-    """In bytes of decoded images."""
+    """The largest data set that is decoded at once, in bytes of decoded images."""
     given = config.decode_limit_mb
     if given is None:
         variable = os.environ.get("OSIRIS_DECODE_LIMIT_MB")
@@ -275,7 +275,7 @@ def stale_entries() -> dict[Path, str]:
 
 
 def _manifest(directory: Path) -> Manifest | None:
-    """That of a complete entry of this version."""
+    """The manifest of a complete entry of this version."""
     try:
         manifest: Manifest = read_json(directory / "manifest.json")
         return manifest if manifest["version"] == VERSION else None

@@ -59,21 +59,21 @@ class KnownDataset:
     mean: Channels
     std: Channels
     repository: str = ""
-    """On the Hugging Face hub; empty for tinyworld, which is rendered by code."""
+    """Its name on the Hugging Face hub; empty for tinyworld, which is rendered by code."""
     image_column: str = "image"
     label_column: str = "label"
     test_split: str = "test"
     checksum: str | None = None
-    """Of the decoded images and labels of the complete data set, where decoding is lossless."""
+    """The checksum of the decoded images and labels of the complete data set, where decoding is lossless."""
 
     @property
     def class_ids(self) -> tuple[str, ...]:
-        """By label, as the hub names them: in alphabetical order."""
+        """The name of each label on the hub, in alphabetical order."""
         return tuple(sorted(packaged_order(self.name, "random")))
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """By label, readable: a WordNet id is replaced by the first of its words."""
+        """The readable name of each label: the first word of a WordNet id."""
         words = tiny_imagenet_words() if self.name == "tiny-imagenet" else {}
         return tuple(words.get(name, name) for name in self.class_ids)
 
@@ -138,7 +138,7 @@ _NAMED = (
 )
 BENCHMARKS = {name.text: name for name in _NAMED}
 EPISODES = "episodes"
-"""What a run is said to learn from that is given one folder of images at a time."""
+"""The benchmark name of a run that is given one folder of images at a time."""
 PATTERNS = ("split-DATASET-N", "folder:PATH", "dataset:NAME_OR_PATH", "arrays:FILE.npz")
 SPLIT = re.compile(r"^split-(?P<place>.+)-(?P<tasks>\d+)$")
 

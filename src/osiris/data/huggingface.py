@@ -231,7 +231,7 @@ def hub_reachable() -> bool:
 
 
 def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | None:
-    """In `--data-dir`, else in OSIRIS_DATA. The former must hold the data set; the latter may hold others only."""
+    """Look for the files in `--data-dir`, which must hold them, else in OSIRIS_DATA, which may hold others only."""
     variable = os.environ.get("OSIRIS_DATA")
     if data_dir is None and not variable:
         return None
@@ -262,7 +262,7 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
 
 
 def copy_key(copy: LocalCopy) -> tuple[str, ...]:
-    """From names, sizes and the parquet footers (offsets and statistics): quick, and equal for a copy."""
+    """Names, sizes and hashed footers (offsets and statistics) of the files: quick, and equal for a copy."""
     files = [(split, path) for split, paths in sorted(copy.items()) for path in paths]
     return tuple(f"{split} {path.name} {check_parquet(path)}" for split, path in files)
 

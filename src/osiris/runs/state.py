@@ -29,13 +29,13 @@ from osiris.files import write_atomically
 FORMAT = 3
 LATEST, PREVIOUS, DAMAGED = "latest.pt", "previous.pt", "damaged.pt"
 LARGEST = 2**53
-"""Of any count in a state: beyond, a file is not one that a run has written."""
+"""The largest count in a state: a file with a larger one was not written by a run."""
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 Stage = Literal["train", "curve", "end", "evaluate"]
-"""Of an episode. curve: an evaluation between two steps; end: all steps are done, the end of the episode is not."""
+"""The stage of an episode. curve: an evaluation between two steps; end: all steps are done, not the episode's end."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Networks, terms, memory and optimiser of a run, and one training step from images to update."""
+"""Networks, terms, memory and optimiser of a run; one training step from images to update; the steps of an episode."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
 from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator, scoped
+from osiris.runs.state import Position
 from osiris.training.build import build_model
-from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate
+from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate, update_parameters
 from osiris.training.schedule import Episode, TrainingImages, batch_positions, learning_rate
 
 Accept = Callable[[nn.Module, nn.Module], bool]
@@ -38,6 +39,37 @@ class StepResult:
     """loss, every term by name, spread (of the embeddings) and gradient_norm."""
     finite: Tensor
     images: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step is done."""
+
+    step: int
+    """Steps done in this episode."""
+    result: StepResult
+    at_point: bool
+    """Whether a point to evaluate follows."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The encoder is to be evaluated between two steps."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """All steps are done; the end of the episode comes next."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The episode has ended: its encoder is final."""
+
+
+Event = Stepped | Point | Trained | Ended
 
 
 class Engine:
@@ -65,7 +97,7 @@ class Engine:
         self.networks, self.memory = self.model.networks, self.model.memory
         self.optimiser = build_optimiser(self.model, config.learning)
         self.images: TrainingImages | None = None
-        """Of the episode that is being learned."""
+        """The images of the episode that is being learned."""
         self.two_views = TwoViews(
             benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
         )
@@ -81,6 +113,39 @@ class Engine:
             self.networks.encoder.compile(dynamic=True)
             if "encoder" in self.networks.past:
                 self.networks.past["encoder"].compile(dynamic=True)
+
+    def learn(
+        self,
+        episode: Episode,
+        position: Position | None = None,
+        evaluate_every: int | None = None,
+        at_once: Callable[[], AbstractContextManager[None]] = nullcontext,
+        accept: Accept | None = None,
+    ) -> Iterator[Event]:
+        """Learn from an episode. Yields what happens; whoever consumes it decides what is logged, saved and evaluated.
+
+            begin -> step, step, ... (a point to evaluate now and then) -> all steps are done -> end (terms, f* <- f)
+
+        `position`: where the run stands in the episode; default: at its beginning. `at_once`: a context in which an
+        interruption need not wait, because all steps are saved. `accept`: see `end`.
+        """
+        stage, start = ("train", 0) if position is None else (position.stage, position.step)
+        if stage in ("train", "curve"):
+            if start == 0:
+                self.begin(episode)
+            if stage == "curve":
+                yield Point(start)
+            for step in range(start, episode.steps):
+                result, done = self.step(episode, step), step + 1
+                at_point = bool(evaluate_every) and done % (evaluate_every or 1) == 0 and done < episode.steps
+                yield Stepped(done, result, at_point)
+                if at_point:
+                    yield Point(done)
+            yield Trained()
+        if stage != "evaluate":
+            with at_once():
+                self.end(episode, accept)
+            yield Ended()
 
     def begin(self, episode: Episode) -> None:
         if self._merges(episode) or self.guarded:
@@ -209,35 +274,15 @@ class Engine:
         return self.two_views(images, key, processes.share(count), count)
 
     def _update(self, loss: Tensor, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
-        """Backward, average over processes, step. The device skips a step that is not finite (see optimisers.py)."""
+        """(whether the step is finite, norm of the gradient). The device skips a step that is not finite."""
         learning = self.config.learning
         warmup = int(learning.warmup_epochs * episode.steps_per_epoch)
         rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, episode.steps)
         set_learning_rate(self.optimiser, rate, learning.learning_rate)
-        self.optimiser.zero_grad(set_to_none=True)
-        finite = torch.isfinite(loss.detach())
-        # Half precision: the scaler looks at gradients, so an infinite loss must make them undefined (inf - inf + 1).
-        spoiled = loss * (loss.detach() - loss.detach() + 1) if self.scaler.is_enabled() else loss
-        self.scaler.scale(spoiled).backward()
-        processes.average_gradients(self.model.parameters())
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if self.scaler.is_enabled():
-            # Gradients overflow now and then: the scaler skips such steps and tries a smaller scale. If that does not
-            # help, the gradient itself is bad.
-            scale = self.scaler.scale(torch.ones((), device=self.device))
-            finite = finite & (torch.isfinite(norm) | (scale >= 1))
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
-        else:
-            finite = finite & torch.isfinite(norm)
-            self.optimiser.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
-            self.optimiser.step()
-        return finite, norm
+        return update_parameters(self.optimiser, self.scaler, list(self.model.parameters()), loss)
 
     def _offer(self, positions: Tensor, images: Tensor, episode: Episode, step: int, fields: dict[str, Tensor]) -> None:
-        """Every process plans the same writes for the global batch, so all memories hold the same slots."""
+        """Every process chooses the same writes for the global batch, so all memories hold the same slots."""
         task, by_task = episode.task, self.memory.by_task
         if by_task:
             positions = torch.arange(episode.count if step + 1 == episode.steps else 0)

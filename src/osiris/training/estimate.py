@@ -171,7 +171,7 @@ def check_memory(engine: Engine, episodes: list[Episode]) -> None:
 
 
 def _what_fits(engine: Engine, episodes: list[Episode], fits: Callable[[dict[str, int]], bool]) -> str:
-    """What to use so that an estimate fits."""
+    """Options with which an estimate fits."""
     hint = "a smaller --batch-size or a smaller encoder (--width)"
     for micro_batch in () if engine.networks.batch_norm else PIECES:
         if fits(estimate_memory(engine, episodes, micro_batch)):

@@ -154,7 +154,7 @@ def evaluate_compatibility(request: Request) -> tuple[Compatibility, Path]:
 
 
 def _compatibility_file(request: Request) -> Path:
-    """Where the numbers go."""
+    """The file that the numbers are written to."""
     run = request.target
     if run is None or not run.is_dir() or request.baseline is not None:
         raise UserError("--compatibility compares the encoders of a run: give its directory, and no --baseline.")
@@ -232,7 +232,7 @@ def add_baseline(run: Path, name: str, scores: Scores) -> None:
 
 
 def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
-    """With images of the size that the encoder was trained on, if its file says so."""
+    """The benchmark with images of the size that the encoder was trained on, if its file says so."""
 
     if size is not None and data.image_size not in (None, size):
         raise UserError(f"--image-size {data.image_size}: this encoder was trained on images of {size} pixels.")

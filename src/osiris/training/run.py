@@ -34,8 +34,7 @@ from osiris.runs.directory import START, RunDirectory, curve_name, differences, 
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import Position, Stage, State, advice, load_state, save_state, writing
 from osiris.training.build import baseline_of, expected_normalisation
-from osiris.training.engine import Accept, Engine
-from osiris.training.episode import Ended, Event, Point, Stepped, Trained, learn
+from osiris.training.engine import Accept, Ended, Engine, Event, Point, Stepped, Trained
 from osiris.training.estimate import check_memory, explain_out_of_memory
 from osiris.training.interrupt import Interrupt
 from osiris.training.log import Log
@@ -50,7 +49,7 @@ class Opening:
     config: Config
     out: Path
     method: Method | None = None
-    """Instead of the one that the config names."""
+    """Replaces the method that the config names."""
     quiet: bool = False
     """Do not display progress."""
     lock: bool = True
@@ -134,7 +133,7 @@ class Training:
     benchmark: Benchmark
     engine: Engine
     episodes: list[Episode]
-    """Those that are learned, and those to come."""
+    """The episodes that are learned, and those to come."""
     log: Log
     results: Results
     baseline: Baseline | None = None
@@ -234,7 +233,7 @@ class Training:
 
     def _events(self, episode: Episode, every: int | None, accept: Accept | None) -> Iterator[Event]:
         with explain_out_of_memory(self.engine, self.episodes):
-            yield from learn(self.engine, episode, self.position, every, self.interrupt.at_once, accept)
+            yield from self.engine.learn(episode, self.position, every, self.interrupt.at_once, accept)
 
     def finish(self) -> RunMetrics | None:
         """metrics.json, a function of the evaluations on disk; None while episodes are left."""
@@ -254,7 +253,7 @@ class Training:
         self.position.bad_steps = self.log.meter.bad_steps
 
     def _save_if_due(self, episode: Episode) -> None:
-        """At intervals, and when a signal asks to stop. All processes decide together."""
+        """Save at intervals, and when a signal asks to stop. All processes decide together."""
         due = time.monotonic() - self.saved > 60 * self.config.engine.save_every
         stop, due = processes.agree(self.interrupt.asked, due)
         if stop or due:
@@ -344,8 +343,8 @@ class Training:
             self.log.evaluation(episode, where, numbers, len(self.benchmark.bank))
 
     def _normalised(self, benchmark: Benchmark) -> Benchmark:
-        """With the channel statistics that the encoder expects, if that is known; a run that is continued keeps its
-        own."""
+        """The benchmark with the channel statistics that the encoder expects, if they are known. A continued run keeps
+        its own."""
         if self.state is not None:
             return replace(benchmark, mean=self.state.mean, std=self.state.std)
         known = expected_normalisation(self.config)

@@ -169,8 +169,8 @@ def learning_rate(base: float, schedule: str, warmup_steps: int, step: int, step
 
 
 def kept_bytes(images: Images, device: torch.device, keep: bool | None = None) -> int:
-    """What the images take on the device, 0 if they stay on the host. `keep`: all of them on the device; None: if it is
-    a GPU with room for them and they are decoded already."""
+    """The bytes that the images take on the device, 0 if they stay on the host. `keep`: whether all are kept on the
+    device; None: if it is a GPU with room for them and they are decoded already."""
     size = len(images) * math.prod(images.shape)
     if keep is None:
         room = total_memory(device)

@@ -63,7 +63,7 @@ def render_class(split: str, label: int, out: np.ndarray) -> None:
 
 
 def tinyworld_source(config: BenchmarkConfig) -> Source:
-    """As many images per class as the limits ask for (tinyworld is endless), else the usual number."""
+    """Has as many images per class as the limits ask for (tinyworld is endless), else the usual number."""
     known = DATASETS["tinyworld"]
     usual = known.train_per_class
     train = max(config.train_per_class or usual, config.bank_per_class or usual)
