@@ -1,4 +1,4 @@
-"""The evaluations of a run on disk: made from its encoders, repaired from its weights, and metrics.json from all."""
+"""The evaluations of a run on disk: computed from its encoders, again from its weights if damaged, and metrics.json."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class Opening:
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
     """Advance a run over the episodes of its benchmark; returns its metrics.
 
-    `benchmark` replaces the one that the config names. `stop_after`: the number of episodes after which the run rests,
-    without metrics. With several processes, the first one writes, prints and returns the metrics; the others return
-    nothing.
+    `benchmark` replaces the one that the config names. `stop_after`: learn at most so many episodes; the rest is left to
+    a later call, and there are no metrics before it. With several processes, the first one writes, prints and returns
+    the metrics; the others return None.
     """
     with opened(opening) as run:
         metrics = processes.on_first(finished_metrics, run.directory, run.state)
@@ -86,8 +86,8 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
 
 @contextmanager
 def opened(opening: Opening) -> Iterator[Training]:
-    """A run with its directory locked and its state read. Interruptions and failures end in one line that says how to
-    go on."""
+    """A run with its directory locked and its state read. An interruption or failure inside becomes an error whose
+    message says how to continue."""
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
         first, config = processes.rank() == 0, opening.config
         directory = RunDirectory(opening.out, first, opening.lock)
