@@ -22,7 +22,7 @@ from PIL import Image
 
 import osiris
 from osiris.augment.views import normalise
-from osiris.data import decode
+from osiris.data import images as decoding
 from osiris.evaluation.embedder import BATCH, Embedder
 
 
@@ -58,10 +58,10 @@ def files(embedder: Embedder, count: int, folder: Path) -> dict[int, float]:
         coarse.resize((256, 256), Image.Resampling.BICUBIC).save(folder / f"{number:05d}.jpg", quality=90)
     paths = sorted(folder.iterdir())
     seconds = {}
-    for threads in sorted({1, decode.core_count()}):
-        with mock.patch.object(decode, "core_count", lambda threads=threads: threads):
+    for threads in sorted({1, decoding.core_count()}):
+        with mock.patch.object(decoding, "core_count", lambda threads=threads: threads):
             started = time.perf_counter()
-            for _ in decode.decode_all(lambda rows: [paths[row] for row in rows], count, embedder.image_size):
+            for _ in decoding.decode_all(lambda rows: [paths[row] for row in rows], count, embedder.image_size):
                 pass
             seconds[threads] = time.perf_counter() - started
     return seconds

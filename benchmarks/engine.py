@@ -23,7 +23,7 @@ import torch
 
 from osiris.bench import second_task
 from osiris.config import Config
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.load import load_benchmark
 from osiris.devices import peak_memory
 from osiris.framework.cost import TWO_VIEWS, later_cost
 from osiris.framework.methods import ZOO, find_method

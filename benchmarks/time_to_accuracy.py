@@ -39,8 +39,8 @@ from torch import nn
 
 from osiris.augment.views import TwoViews, ViewConfig
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
+from osiris.data.load import load_benchmark
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import embed_benchmark

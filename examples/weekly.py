@@ -14,8 +14,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import osiris
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 
 preset = sys.argv[1] if len(sys.argv) > 1 else "fast"
 smoke = preset == "smoke"

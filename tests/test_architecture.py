@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fork_server
-from osiris.data.names import DATASETS
+from osiris.data.catalogue import DATASETS
 from pictures import png, write_parquet, write_pictures
 
 ROOT = Path(__file__).parents[1]
@@ -77,12 +77,21 @@ def test_architecture_names_the_way_of_an_image(tmp_path: Path, monkeypatch: pyt
         write_parquet(path, [png(label + (split == "test") * 100) for label in labels], labels, names)
     place = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]
     (trace,) = traced([["train", "--benchmark", "split-cifar100-2", *place, *OPTIONS]], tmp_path)
-    way, _, report = TEXT.partition("### The report")
-    numbered = re.findall(r"^\d+\. `([\w/]+\.py)`", way, flags=re.MULTILINE)
-    everywhere = re.findall(r"^- `(\w+\.py)`", way, flags=re.MULTILINE)
-    entered = list(dict.fromkeys(file for file, _ in trace if file not in everywhere))
-    assert numbered == entered
-    assert "reporting/page.py" in report
+    names = [name for _, name in trace]
+    loading = names.index("load_benchmark"), names.index("Training._normalised")
+    learning = names.index("Training.advance"), names.index("Training.close")
+    on_way = list(dict.fromkeys(file for start, end in (loading, learning) for file, _ in trace[start:end]))
+    everywhere = re.findall(r"`([\w/]+\.py)`", section("Used everywhere"))
+    numbered = re.findall(r"^\d+\. `([\w/]+\.py)`", TEXT, flags=re.MULTILINE)
+    assert numbered == [file for file in on_way if file not in everywhere]
+    assert len(numbered) <= 45
+    before = re.findall(r"^- `([\w/]+\.py)`", section("Before there is an image"), flags=re.MULTILINE)
+    assert before == [file for file in dict.fromkeys(file for file, _ in trace) if file not in on_way + everywhere]
+    assert "reporting/page.py" in section("The report")
+
+
+def section(title: str) -> str:
+    return TEXT.partition(f"### {title}\n")[2].partition("\n### ")[0]
 
 
 def test_architecture_names_files_that_exist() -> None:

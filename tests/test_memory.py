@@ -12,7 +12,7 @@ from osiris.randomness import generator
 
 
 def offer(memory: Memory, sources: torch.Tensor, random: torch.Generator, task: int = 0, step: int = 0) -> None:
-    rows, slots = memory.plan(len(sources), random)
+    rows, slots = memory.admit(len(sources), random)
     images = (sources[rows] % 256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, *memory.images.shape[1:])
     memory.write(slots, images, sources[rows], task, step)
     memory.advance(len(sources))
@@ -40,7 +40,7 @@ def test_images_and_facts_of_a_slot_belong_together() -> None:
     memory = Memory(5, (3, 2, 2), {"embedding": 4})
     for step in range(6):
         sources = torch.arange(step * 3, step * 3 + 3)
-        rows, slots = memory.plan(3, generator(0, "memory.write", step))
+        rows, slots = memory.admit(3, generator(0, "memory.write", step))
         images = sources[rows].to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         values = sources[rows].float().view(-1, 1).expand(-1, 4)
         memory.write(slots, images, sources[rows], task=step // 2, step=step, fields={"embedding": values})
@@ -62,7 +62,7 @@ def test_every_presentation_is_kept_equally_often() -> None:
         memory.offers = 0
         held = torch.full((size,), -1)
         for step in range(4):
-            rows, slots = memory.plan(15, generator(repetition, "memory.write", step))
+            rows, slots = memory.admit(15, generator(repetition, "memory.write", step))
             held[slots] = rows + 15 * step
             memory.advance(15)
         counts[held] += 1
@@ -96,7 +96,7 @@ def test_a_read_of_more_than_there_is_gives_all_there_is() -> None:
 
 def test_a_plan_changes_nothing_until_it_is_carried_out() -> None:
     memory = Memory(3, (3, 1, 1))
-    memory.plan(5, generator(0, "memory.write"))
+    memory.admit(5, generator(0, "memory.write"))
     assert memory.offers == 0 and (memory.source == -1).all()
 
 
@@ -129,7 +129,7 @@ def test_minred_removes_the_older_of_the_most_similar_pair(seed: int) -> None:
                 )
                 candidates.remove(older)
                 leaving.append(older)
-        rows, slots = memory.plan(count, random)
+        rows, slots = memory.admit(count, random)
         images = torch.zeros(len(rows), 3, 1, 1, dtype=torch.uint8)
         memory.write(slots, images, sources[rows], 0, step, {"feature": torch.zeros(len(rows), 3)})
         memory.advance(count)
@@ -149,7 +149,7 @@ def test_minred_keeps_the_newest_of_a_batch_that_is_larger_than_the_memory(count
     for step, size in enumerate((count, count, 4)):
         sources = torch.arange(total, total + size)
         total += size
-        rows, slots = memory.plan(size, generator(0, "memory.write", step))
+        rows, slots = memory.admit(size, generator(0, "memory.write", step))
         zeros = torch.zeros(len(rows), 3)
         memory.write(slots, zeros.to(torch.uint8).view(-1, 3, 1, 1), sources[rows], 0, step, {"feature": zeros})
         memory.advance(size)
@@ -159,7 +159,7 @@ def test_minred_keeps_the_newest_of_a_batch_that_is_larger_than_the_memory(count
 def test_quota_takes_the_same_number_of_each_task() -> None:
     memory = Quota(10, (3, 1, 1), tasks=3)
     for task in range(3):
-        rows, slots = memory.plan(50, generator(task, "memory.write"))
+        rows, slots = memory.admit(50, generator(task, "memory.write"))
         assert slots.tolist() == [3 * task, 3 * task + 1, 3 * task + 2] and rows.max() < 50
         memory.write(slots, torch.zeros(3, 3, 1, 1, dtype=torch.uint8), 50 * task + rows, task, 0)
         memory.advance(len(rows))

@@ -112,7 +112,7 @@ def test_the_memory_keeps_what_the_package_keeps() -> None:
         torch.manual_seed(memory.offers)
         for number, image in enumerate(batch, memory.offers):
             page.offer(own, image, number, size)
-        rows, slots = memory.plan(len(batch), torch.Generator().manual_seed(memory.offers))
+        rows, slots = memory.admit(len(batch), torch.Generator().manual_seed(memory.offers))
         memory.write(slots, batch[rows], rows, task=0, step=0)
         memory.advance(len(batch))
         assert torch.equal(torch.stack(own), memory.images)

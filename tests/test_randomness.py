@@ -71,7 +71,8 @@ def test_a_step_draws_from_the_keys_of_its_task_and_step() -> None:
             held = engine.memory.images.clone()
             engine.step(phase, step)
             rep, context = seen[-1]
-            views = two_views(engine, phase.take(indices), "augment.x", phase.task, step)
+            assert phase.images is not None
+            views = two_views(engine, phase.images.take(indices), "augment.x", phase.task, step)
             torch.testing.assert_close(rep.views["X"], views)
             if phase.task > 0:
                 slots = torch.randperm(12, generator=generator(6, "memory.read", phase.task, step))

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from osiris.api import compare, compatibility, evaluate, load_run, report, train
     from osiris.data.benchmark import Benchmark
-    from osiris.data.benchmarks import benchmark_from
+    from osiris.data.load import benchmark_from
     from osiris.errors import UserError
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method

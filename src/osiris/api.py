@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from osiris.data.benchmark import Benchmark
-from osiris.data.names import is_known
+from osiris.data.catalogue import is_known
 from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import Compatibility, Scores
 from osiris.files import read_json
@@ -24,8 +24,7 @@ from osiris.reporting.page import make_report
 from osiris.reporting.tables import Table
 from osiris.runs.directory import RunDirectory, default_out, read_config
 from osiris.runs.run import Run, load_runs
-from osiris.training.compatibility import evaluate_compatibility
-from osiris.training.evaluating import Request, evaluate_saved, run_folder
+from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_saved, run_folder
 from osiris.training.run import Opening
 from osiris.training.run import train as train_run
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from osiris.config import Config, with_options
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.load import load_benchmark
 from osiris.devices import open_device
 from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method

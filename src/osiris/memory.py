@@ -44,7 +44,7 @@ class Memory(nn.Module):
     def filled(self) -> int:
         return min(self.offers, self.size)
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(rows, slots): which of the next `count` offers enter, and where. The last offer for a slot wins."""
         slot = self.choose(self.offers + torch.arange(count), generator)
         # Rows grow, so the largest row that hits a slot is the last one.
@@ -69,7 +69,7 @@ class Memory(nn.Module):
         step: int,
         fields: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write images (uint8) with their source, task, step and fields to the planned slots."""
+        """Write images (uint8) with their source, task, step and fields to the slots that `admit` chose."""
         slots = slots.to(self.images.device)
         self.images[slots] = images.to(self.images.device)
         self.source[slots] = source.to(self.source.device)
@@ -129,8 +129,8 @@ class MinRed(Memory):
         super().__init__(size, *others)
         self.register_buffer("arrival", torch.full((size,), -1, dtype=torch.int64))
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """As in `Memory`; the slots are on the device, which decides alone: the host does not wait for it."""
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """See `Memory.admit`. The slots are on the device, which decides alone: the host does not wait for it."""
         rows = torch.arange(max(0, count - self.size), count)
         free = torch.arange(self.filled, min(self.filled + len(rows), self.size), device=self.arrival.device)
         return rows, torch.cat([free, self.redundant(len(rows) - len(free))])
@@ -162,12 +162,12 @@ class Quota(Memory):
 
     by_task: ClassVar[bool] = True
 
-    def plan(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         slots = torch.arange(self.filled, min(self.filled + self.size // self.tasks, self.size))
         return torch.randint(count, (len(slots),), generator=generator), slots
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """With replacement."""
+        """Slots of a batch Y, drawn with replacement."""
         return torch.randint(self.filled, (count,), generator=generator)
 
 

@@ -128,6 +128,6 @@ def test_compatibility_needs_the_weights_after_every_task(run: Path, tmp_path: P
 )
 def test_refusals_come_before_the_data_is_loaded(given, message, run: Path, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("osiris.data.benchmarks.load_benchmark", lambda _: pytest.fail("the data was loaded"))
+    monkeypatch.setattr("osiris.data.load.load_benchmark", lambda _: pytest.fail("the data was loaded"))
     assert main(["evaluate", *(part.replace("{run}", str(run)) for part in given)]) == 2
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))

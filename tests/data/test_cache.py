@@ -4,17 +4,17 @@ import errno
 import multiprocessing
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from osiris.data import cache, decode
+from osiris.data import cache, dataset
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
+from osiris.data.source import Source
 from osiris.errors import UserError
 from osiris.files import cache_directory
 from pictures import write_pictures
@@ -40,7 +40,7 @@ def entries(root: Path) -> list[str]:
 
 
 def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "decode_all", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(dataset, "decode_all", lambda *_: pytest.fail("decoded again"))
 
 
 def test_decoded_once_then_memory_mapped(photos: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_another_version_is_decoded_again_silently(photos: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("owner", "function", "error", "message"),
     [
-        (decode.os, "fsync", OSError(errno.ENOSPC, "No space left"), "the disk of the cache {} is full"),
+        (cache.os, "fsync", OSError(errno.ENOSPC, "No space left"), "the disk of the cache {} is full"),
         (Path, "mkdir", PermissionError(errno.EACCES, "Permission denied"), "{} cannot be written (Permission denied)"),
         (Path, "mkdir", FileExistsError(errno.EEXIST, "File exists"), "{} cannot be written (File exists)"),
     ],
@@ -115,7 +115,13 @@ def test_without_a_usable_cache_images_are_in_memory(
 
 
 def test_what_was_written_is_read_back(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "zlib", SimpleNamespace(crc32=lambda _: 1))
+    add = cache.Writer.add
+
+    def spoiled(writer: cache.Writer, row: int, pixels: np.ndarray) -> None:
+        add(writer, row, pixels)
+        writer.checks[-1] ^= 1
+
+    monkeypatch.setattr(cache.Writer, "add", spoiled)
     with pytest.raises(UserError, match="reads back differently"):
         load(photos)
 
@@ -131,7 +137,7 @@ def test_leftovers_of_a_killed_process_are_removed(photos: Path, cache_directory
 def test_one_process_decodes_while_the_others_wait(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log, real = tmp_path / "log", decode.decode_all
+    log, real = tmp_path / "log", dataset.decode_all
 
     def slow(*given):
         with log.open("a") as file:
@@ -139,7 +145,7 @@ def test_one_process_decodes_while_the_others_wait(
         time.sleep(1)
         return real(*given)
 
-    monkeypatch.setattr(decode, "decode_all", slow)
+    monkeypatch.setattr(dataset, "decode_all", slow)
     processes = [multiprocessing.get_context("fork").Process(target=load, args=(photos,)) for _ in range(3)]
     for process in processes:
         process.start()
@@ -150,10 +156,13 @@ def test_one_process_decodes_while_the_others_wait(
 
 
 def test_keys_are_safe_directory_names() -> None:
+    def key(name: str, content: str = "f") -> str:
+        return cache.entry_key(Source(name, lambda: pytest.fail("read"), (content,)), BenchmarkConfig())
+
     for name in ("../../etc/passwd", "a/b", "", ".", "Räume und Züge", "x" * 500, "\udc80"):
-        key = cache.entry_key(name, "f")
-        assert "/" not in key and ".." not in key and len(key) < 100 and not key.startswith((".", "-"))
-    assert cache.entry_key("a", "1") != cache.entry_key("a", "2")
+        one = key(name)
+        assert "/" not in one and ".." not in one and len(one) < 100 and not one.startswith((".", "-"))
+    assert key("a", "1") != key("a", "2") and key("a", "\udc80") == key("a", "\udc80")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import torch
 
 from osiris.cli import main
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 from osiris.errors import UserError
 from osiris.files import read_json
 from pictures import picture, write_pictures

@@ -15,8 +15,8 @@ import torch
 
 from osiris.data import huggingface
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 from osiris.errors import UserError
 from pictures import picture, write_pictures
 
@@ -169,7 +169,7 @@ def test_the_hub_by_name(saved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_the_warm_path_imports_no_datasets(saved: Path) -> None:
     load(saved, episode_column="place")
     script = (
-        "import sys\nfrom osiris.data.benchmarks import load_benchmark\n"
+        "import sys\nfrom osiris.data.load import load_benchmark\n"
         "from osiris.data.config import BenchmarkConfig\n"
         f"b = load_benchmark(BenchmarkConfig('dataset:{saved}', episode_column='place'))\n"
         "print(b.task_count, 'datasets' in sys.modules)"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from osiris.data import tinyworld
-from osiris.data.names import DATASETS
+from osiris.data.catalogue import DATASETS
 from osiris.data.tinyworld import objects, painting, shapes
 
 CLASSES = len(tinyworld.CLASS_NAMES)

@@ -15,8 +15,8 @@ from PIL import Image
 from osiris import cli
 from osiris.augment.views import normalise
 from osiris.config import to_dict
-from osiris.data.decode import decode
 from osiris.data.folder import EXTENSIONS, register_heic
+from osiris.data.images import decode
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
 from osiris.learner import Learner

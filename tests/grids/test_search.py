@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from osiris.cli import main
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 from osiris.errors import UserError
 from osiris.evaluation.scores import Health, ProtocolScores, Scores, write_record
 from osiris.grids.attempts import status_of

@@ -15,7 +15,7 @@ from PIL import Image
 
 import fork_server
 from osiris.cli import main
-from osiris.data import decode
+from osiris.data import images as decoding
 from osiris.index.store import Index
 from osiris.learner import Learner
 from pictures import picture, write_pictures
@@ -248,7 +248,7 @@ def test_a_received_index_is_data(
         index.forget([str(photos)])
         index.append(part.version, names, np.zeros((4, 2), np.int64), part.rows.vectors[:4])
     opened = list[Path]()
-    monkeypatch.setattr(decode, "_open", lambda path, real=decode._open: (opened.append(path), real(path))[1])
+    monkeypatch.setattr(decoding, "_open", lambda path, real=decoding._open: (opened.append(path), real(path))[1])
     shown(capsys)
     assert main(["search", str(state), str(photos), str(photos / "5.png"), "--out", "s.png"]) == 0
     out, err = shown(capsys)

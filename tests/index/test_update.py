@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from osiris.data.decode import UndecodableImage, decode
+from osiris.data.images import UndecodableImage, decode
 from osiris.errors import UserError
 from osiris.evaluation.embedder import EmbeddedBatch
 from osiris.index import maps, update

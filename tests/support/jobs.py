@@ -20,7 +20,7 @@ from osiris.framework.representations import Frozen
 from osiris.framework.trainable import TrainableMethod
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
-from osiris.training.loggers import JsonLines
+from osiris.training.log import JsonLines
 from process_jobs import worker
 
 torch.optim.SGD(

@@ -25,9 +25,9 @@ from osiris.presets import configure
 from osiris.runs.records import RunMetrics
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
+from osiris.training.log import track_overfitting
 from osiris.training.optimisers import build_optimiser
 from osiris.training.schedule import Episode, plan_episodes
-from osiris.training.tracking import track_overfitting
 from tiny_encoders import seeded
 from tiny_runs import asked_to_stop, benchmark, config, train, with_learning
 

@@ -22,8 +22,7 @@ from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder
 from osiris.randomness import generator
-from osiris.training.engine import Engine, StepResult
-from osiris.training.episode import Stepped, learn
+from osiris.training.engine import Engine, Stepped, StepResult
 from osiris.training.schedule import Episode, plan_episodes
 
 ENCODER = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
@@ -84,7 +83,7 @@ def train(engine: Engine, stretch: list[Episode]) -> list[StepResult]:
     """What the loop does, without evaluation and files."""
     results = []
     for phase in stretch:
-        results += [event.result for event in learn(engine, phase) if isinstance(event, Stepped)]
+        results += [event.result for event in engine.learn(phase) if isinstance(event, Stepped)]
     return results
 
 

@@ -1,4 +1,5 @@
-"""What is seen when: every image once per epoch, streams of equal length, no batch too small to learn from."""
+"""What is seen when: every image once per epoch, streams of equal length, no batch too small to learn from; and where
+the training images lie."""
 
 import itertools
 import math
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 
 from osiris.config import LearningConfig
 from osiris.data.benchmark import Benchmark, Split, TaskContent
-from osiris.data.images import ArrayImages
+from osiris.data.images import ArrayImages, LazyImages, Subset
 from osiris.errors import UserError
 from osiris.framework.cost import later_cost
 from osiris.framework.methods import FT, ZOO, Method, find_method
+from osiris.training import schedule
 from osiris.training.schedule import (
     SMALLEST,
     Episode,
+    TrainingImages,
     batch_positions,
     check_sizes,
     learning_rate,
@@ -26,6 +29,7 @@ from osiris.training.schedule import (
     steps_per_epoch,
 )
 from tiny import tiny_benchmark
+from tiny_runs import benchmark as run_benchmark
 
 
 def planned(task: int, images: int, batch: int) -> Episode:
@@ -38,7 +42,8 @@ def episodes(benchmark: Benchmark, method: Method, epochs: int, batch: int) -> l
 
 
 def pixels(episode: Episode) -> torch.Tensor:
-    return episode.take(torch.arange(episode.count))
+    assert episode.images is not None
+    return episode.images.take(torch.arange(episode.count))
 
 
 sizes = st.integers(4, 200)
@@ -144,3 +149,40 @@ def test_a_batch_that_would_replay_nothing_is_refused() -> None:
     method = replace(find_method("er"), replay=0.1)
     with pytest.raises(UserError, match=r"would replay none with it; use a --replay-fraction of 0\.25 or more"):
         check_sizes(plan, method, LearningConfig(epochs=2, batch_size=8, memory_size=50))
+
+
+META = torch.device("meta")
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A device with room for the images, to the byte. The meta device stands in for it."""
+    train = run_benchmark().train
+    size = 10 * len(train) * 3 * train.images.shape[1] * train.images.shape[2]
+    monkeypatch.setattr(schedule, "total_memory", lambda device: size if device == META else None)
+    return size
+
+
+def test_images_are_kept_where_they_take_a_tenth_of_the_memory(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = run_benchmark().train
+    assert TrainingImages(train.images, META).kept is not None
+    assert TrainingImages(train.images, META, keep=False).kept is None
+    assert TrainingImages(train.images, torch.device("cpu"), keep=True).kept is None
+    monkeypatch.setattr(schedule, "total_memory", lambda device: room - 10)
+    assert TrainingImages(train.images, META).kept is None
+    assert TrainingImages(train.images, META, keep=True).kept is not None
+
+
+def test_images_that_must_be_decoded_are_kept_on_request_only(room: int) -> None:
+    train = run_benchmark().train
+    lazy = LazyImages(len(train), train.images.shape[1], lambda rows: [], str)
+    assert TrainingImages(lazy, META).kept is None
+    assert TrainingImages(Subset(lazy, torch.arange(len(train))), META).kept is None
+
+
+def test_a_batch_has_the_images_of_its_positions(room: int) -> None:
+    images = run_benchmark().train.images
+    kept = TrainingImages(images, META)
+    assert kept.take(torch.tensor([3, 1])).shape == (2, *images.shape)
+    host = TrainingImages(images, torch.device("cpu"))
+    assert torch.equal(host.take(torch.tensor([3, 1])), images.take(torch.tensor([3, 1])))

@@ -37,9 +37,9 @@ class ViewConfig:
     brightness: float = 0.4
     """The factor is uniform in 1 - this to 1 + this."""
     contrast: float = 0.4
-    """As brightness, towards the mean of the grey image."""
+    """The factor, drawn as for brightness, towards the mean of the grey image."""
     saturation: float = 0.2
-    """As brightness, towards the grey image."""
+    """The factor, drawn as for brightness, towards the grey image."""
     hue: float = 0.1
     """The hue is shifted by up to this part of a turn, either way."""
     jitter_probability: float = 0.8
@@ -93,7 +93,7 @@ class Parameters:
         return self._each(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Parameters:
-        """On another device, in one copy and without waiting for it."""
+        """The parameters on another device, in one copy and without waiting for it."""
         if self.box.device == torch.device(device):
             return self
         tensors = self._tensors()

@@ -14,9 +14,9 @@ from tyro.conf import Positional
 from osiris.commands import parse_arguments
 from osiris.console import console, notice, printable, say
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.cache import bytes_on_disk, open_entry, stale_entries
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 from osiris.errors import UserError
 from osiris.files import cache_directory, write_atomically
 from osiris.reporting.benchmark_images import contact_sheet

@@ -22,8 +22,7 @@ from osiris.evaluation.statistics import mean
 from osiris.models.external import typed_encoder
 from osiris.runs.directory import RunDirectory, read_config, task_name
 from osiris.runs.records import read_metrics
-from osiris.training.compatibility import evaluate_compatibility
-from osiris.training.evaluating import Request, evaluate_reference, evaluate_saved, run_folder
+from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_reference, evaluate_saved, run_folder
 
 
 @dataclass(frozen=True)

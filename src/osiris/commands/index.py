@@ -17,7 +17,7 @@ from tyro.conf import Positional
 
 from osiris.commands import command, typed_encoder
 from osiris.console import console, duration, notice, printable, say
-from osiris.data.decode import UndecodableImage, decode
+from osiris.data.images import UndecodableImage, decode
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 from osiris.index.store import absolute

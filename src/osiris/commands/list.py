@@ -10,7 +10,7 @@ import msgspec
 import tyro
 
 from osiris.commands import parse_arguments
-from osiris.data.benchmarks import describe_benchmarks
+from osiris.data.load import describe_benchmarks
 from osiris.errors import UserError
 from osiris.files import write_text
 from osiris.models.config import EncoderConfig, ProjectorConfig

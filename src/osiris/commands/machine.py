@@ -17,7 +17,7 @@ from rich.table import Table
 import osiris
 from osiris.commands import command
 from osiris.console import console
-from osiris.data.benchmarks import describe_benchmarks
+from osiris.data.load import describe_benchmarks
 from osiris.errors import UserError
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")

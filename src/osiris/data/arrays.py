@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from osiris.data.decode import Encoded
-from osiris.data.table import Rows, Source, Values, make_source
+from osiris.data.source import Encoded, Rows, Source, Values, make_source
 from osiris.errors import UserError
 
 FIELDS = ("images", "labels", "episodes", "test_images", "test_labels", "test_episodes", "class_names")
@@ -79,7 +77,7 @@ def _image_and_label(item: Any) -> tuple[Any, Any]:
 
 def _pixels(item: Any, name: str) -> np.ndarray:
     """uint8 [H, W, 3] or [H, W] of one image."""
-    item = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else item
+    item = item.detach().cpu().numpy() if hasattr(item, "detach") else item
     array = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
     if array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):

@@ -1,4 +1,4 @@
-"""What every data source ends in: images divided into tasks by class or by episode, with labels for evaluation if there
+"""A benchmark: the images of a data set divided into tasks by class or by episode, with labels for evaluation if there
 are any."""
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osiris.data import orders
+from osiris.data.catalogue import EPISODES, IMAGENET_MEAN, IMAGENET_STD, Channels, Tasks, task_order
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset, rank_in_group
 from osiris.data.images import Images, Subset
-from osiris.data.names import EPISODES, IMAGENET_MEAN, IMAGENET_STD, Channels
 from osiris.errors import UserError
 
 Environments = Sequence[tuple[str, tuple[int, ...]]]
@@ -61,7 +60,7 @@ class Benchmark:
     bank: Split
     test: Split | None
     class_names: tuple[str, ...]
-    """By label; empty without labels."""
+    """The name of each label; empty without labels."""
     tasks: tuple[tuple[int, ...], ...]
     """The labels of each task; empty tuples without labels."""
     mean: Channels
@@ -78,7 +77,7 @@ class Benchmark:
     location: Path | None = None
     """Directory of the cache entry that holds the images and the list of skipped ones, if there is one."""
     contents: tuple[TaskContent, ...] = ()
-    """By task; see `content_differences`."""
+    """The images of each task in short; see `content_differences`."""
     learned: int = 0
     """How many tasks at the beginning were learned before: their images are not at hand any more."""
 
@@ -92,7 +91,7 @@ class Benchmark:
 
     @property
     def train_images(self) -> int:
-        """Of all tasks, at hand or not."""
+        """The number of training images of all tasks, those that are not at hand any more included."""
         return len(self.train) + sum(content["train"] for content in self.contents[: self.learned])
 
     @property
@@ -157,7 +156,7 @@ def content_differences(before: Sequence[TaskContent], now: Sequence[TaskContent
 def by_class(
     name: str,
     dataset: Dataset,
-    tasks: orders.Tasks,
+    tasks: Tasks,
     config: BenchmarkConfig,
     environments: Environments = (),
     task_names: tuple[str, ...] = (),
@@ -168,7 +167,7 @@ def by_class(
             f"{name}: dividing {dataset.name} into tasks by class needs labels, and it has none. Leave out split- to "
             "use its episodes as tasks."
         )
-    order = orders.task_order(len(tasks), config.shuffle_tasks)
+    order = task_order(len(tasks), config.shuffle_tasks)
     tasks = tuple(tasks[old] for old in order)
     environments = tuple((place, tuple(sorted(order.index(old) for old in olds))) for place, olds in environments)
     task_of_label = np.full(len(dataset.class_names), -1, dtype=np.int64)
@@ -181,9 +180,9 @@ def by_class(
 
 def by_episode(name: str, dataset: Dataset, config: BenchmarkConfig) -> Benchmark:
     """Each image belongs to the task of its episode; a class may occur in several."""
-    order = orders.task_order(len(dataset.episode_names), config.shuffle_tasks)
+    order = task_order(len(dataset.episode_names), config.shuffle_tasks)
     task = np.argsort(np.asarray(order, dtype=np.int64))[dataset.rows["episode"]]
-    tasks: orders.Tasks = tuple(() for _ in order)
+    tasks: Tasks = tuple(() for _ in order)
     if dataset.label is not None:
         train = ~dataset.test
         tasks = tuple(tuple(np.unique(dataset.label[train & (task == t)]).tolist()) for t in range(len(order)))
@@ -195,7 +194,7 @@ def _benchmark(
     name: str,
     dataset: Dataset,
     task: np.ndarray,
-    tasks: orders.Tasks,
+    tasks: Tasks,
     config: BenchmarkConfig,
     environments: Environments,
     task_names: tuple[str, ...],

@@ -1,4 +1,4 @@
-"""Decoded data sets on disk: written once, memory-mapped afterwards.
+"""Decoded images on disk: written once, memory-mapped afterwards.
 
 An entry is a directory with `manifest.json`, `rows.npz` (label, episode and check value of each image) and, unless
 images are decoded on the fly, `images.bin`: uint8 [N, 3, size, size], training images first. It is built under another
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
+import os
 import re
 import shutil
 import tempfile
@@ -25,16 +27,22 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from osiris.console import notice, warn
+from osiris.data.catalogue import KnownDataset
+from osiris.data.config import BenchmarkConfig
+from osiris.data.source import Source, Table, hash_lines
 from osiris.errors import UserError
-from osiris.files import cache_directory, read_json, write_json
+from osiris.files import cache_directory, read_json, write_json, write_text
 
 VERSION = 3
 """Part of every key; raise it when the layout or the decoding changes."""
+DEFAULT_LIMIT_MB = 4096
 SAMPLE = 64
 """Images whose check value is compared each time an entry is opened."""
 
 
 class Manifest(TypedDict):
+    """manifest.json"""
+
     version: int
     dataset: str
     size: int
@@ -57,7 +65,7 @@ class Manifest(TypedDict):
 
 @dataclass(frozen=True)
 class Entry:
-    """A decoded data set: in the cache, or only in memory (then `directory` is None)."""
+    """Decoded images: in the cache, or only in memory (then `directory` is None)."""
 
     manifest: Manifest
     rows: dict[str, np.ndarray]
@@ -77,15 +85,103 @@ class Entry:
         return [int(index) for index in indices if zlib.crc32(self.images[index].data) != self.rows["check"][index]]
 
 
+class Writer:
+    """Makes an entry, one decoded image after the other: in a directory, or in memory (None). If the images are `lazy`,
+    only their check values are kept."""
+
+    def __init__(self, table: Table, size: int, lazy: bool, directory: Path | None) -> None:
+        self.table, self.size, self.lazy, self.directory = table, size, lazy, directory
+        self.rows: list[int] = []
+        self.checks: list[int] = []
+        self.pixels = {"train": hashlib.sha256(), "test": hashlib.sha256()}
+        self.file = self.images = None
+        if directory is not None and not lazy:
+            self.file = (directory / "images.bin").open("wb")  # plain writes: a full disk would kill a memory map
+        elif not lazy:
+            self.images = np.empty((len(table), 3, size, size), dtype=np.uint8)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def add(self, row: int, pixels: np.ndarray) -> None:
+        """The image of a row of the table, uint8 [3, size, size]; rows that cannot be decoded are left out."""
+        if self.file is not None:
+            self.file.write(pixels.data)
+        elif self.images is not None:
+            self.images[len(self.rows)] = pixels
+        self.pixels["train" if row < self.table.train.count else "test"].update(pixels.data)
+        self.checks.append(zlib.crc32(pixels.data))
+        self.rows.append(row)
+
+    def finish(self, source: Source, notices: list[str], skipped: list[str]) -> Entry:
+        """Complete the entry, but for manifest.json: that file says that all others are there."""
+        table, train_count = self.table, self.table.train.count
+        rows = {"row": np.asarray(self.rows, dtype="<i8"), "check": np.asarray(self.checks, dtype="<u4")}
+        for name, column in (("label", table.label), ("episode", table.episode)):
+            if column is not None:
+                rows[name] = column[rows["row"]].astype("<i8")
+        content: dict[str, str] = {}
+        for split, mask in (("train", rows["row"] < train_count), ("test", rows["row"] >= train_count)):
+            for name in ("label", "episode"):
+                if name in rows:
+                    self.pixels[split].update(f"{name}s".encode() + rows[name][mask].tobytes())
+            if mask.any():
+                content[split] = self.pixels[split].hexdigest()
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **rows)
+        trained = int((rows["row"] < train_count).sum())
+        manifest = Manifest(
+            version=VERSION,
+            dataset=table.name,
+            size=self.size,
+            lazy=self.lazy,
+            train_count=trained,
+            test_count=len(self.rows) - trained,
+            class_names=list(table.class_names),
+            episode_names=list(table.episode_names),
+            notices=[*table.notices, *notices],
+            skipped=len(skipped),
+            content=content,
+            rows_sha256=hashlib.sha256(buffer.getvalue()).hexdigest(),
+            origin=source.origin,
+            episode=source.episode,
+        )
+        if self.directory is not None:
+            (self.directory / "rows.npz").write_bytes(buffer.getvalue())
+            write_text(self.directory / "skipped.txt", "".join(f"{line}\n" for line in skipped))
+        if self.file is not None:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        return Entry(manifest, rows, None if self.images is None else self.images[: len(self.rows)])
+
+
 def bytes_on_disk(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def entry_key(name: str, *fingerprint: str) -> str:
-    """A directory name that is safe for any data set name and unique to the content."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-60:] or "data"
-    digest = hashlib.sha256("\n".join([str(VERSION), *fingerprint]).encode(errors="surrogateescape")).hexdigest()
-    return f"{slug}-{digest[:16]}"
+def decode_limit(config: BenchmarkConfig) -> int:
+    """The largest data set that is decoded at once, in bytes of decoded images."""
+    given = config.decode_limit_mb
+    if given is None:
+        variable = os.environ.get("OSIRIS_DECODE_LIMIT_MB")
+        try:
+            given = int(variable) if variable else DEFAULT_LIMIT_MB
+        except ValueError:
+            raise UserError(f"OSIRIS_DECODE_LIMIT_MB={variable!r} is not a number of megabytes.") from None
+    return given << 20
+
+
+def entry_key(source: Source, config: BenchmarkConfig) -> str:
+    """The directory of a source's entry: a name that is safe on every file system and unique to what is decoded."""
+    assert source.key is not None
+    options = () if source.known is not None else (f"limit={decode_limit(config)}",)
+    slug = re.sub(r"[^a-z0-9]+", "-", source.name.lower()).strip("-")[-60:] or "data"
+    lines = [str(VERSION), *source.key, f"size={config.image_size}", *options]
+    return f"{slug}-{hash_lines(lines)[:16]}"
 
 
 def open_entry(key: str, verify: bool = False) -> Entry | None:
@@ -124,6 +220,36 @@ def _open(directory: Path, manifest: Manifest, verify: bool) -> Entry:
     return entry
 
 
+def cached_entry(source: Source, config: BenchmarkConfig) -> Entry | None:
+    """The entry in the cache, without decoding anything. If the data is not on this machine, any complete copy serves:
+    it may have been cached from files that are not here any more."""
+    entry = open_entry(entry_key(source, config))
+    known = source.known
+    if entry is not None or source.local or known is None:
+        return entry
+    size = config.image_size or known.size
+    for directory in sorted(cache_directory().glob(f"{known.name}-*")):
+        other = open_entry(directory.name)
+        if other is not None and other.manifest["size"] == size and not missing_images(known, other):
+            return other
+    return None
+
+
+def missing_images(known: KnownDataset, entry: Entry) -> list[str]:
+    """For each split, how many images per class there are, if they are not all there."""
+    missing: list[str] = []
+    border = entry.manifest["train_count"]
+    for split, part, complete in (
+        ("train", slice(0, border), known.train_per_class),
+        ("test", slice(border, None), known.test_per_class),
+    ):
+        counts = np.bincount(entry.rows["label"][part], minlength=known.class_count)
+        if (counts != complete).any():
+            present = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+            missing.append(f"{present} of {complete} {split} images per class")
+    return missing
+
+
 def stale_entries() -> dict[Path, str]:
     """Directories of the cache that will not be used again, and why."""
     reasons: dict[Path, str] = {}
@@ -149,7 +275,7 @@ def stale_entries() -> dict[Path, str]:
 
 
 def _manifest(directory: Path) -> Manifest | None:
-    """That of a complete entry of this version."""
+    """The manifest of a complete entry of this version."""
     try:
         manifest: Manifest = read_json(directory / "manifest.json")
         return manifest if manifest["version"] == VERSION else None

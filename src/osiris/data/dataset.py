@@ -1,27 +1,36 @@
-"""From a source to a decoded data set: through the cache, in memory, or decoded on the fly if it is too large."""
+"""From a source to a data set of decoded images: through the cache, in memory, or decoded on the fly if too large."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from osiris.console import notice
+from osiris.console import notice, printable, progress
 from osiris.data import cache
-from osiris.data.cache import CacheUnavailable, Entry
+from osiris.data.cache import CacheUnavailable, Entry, cached_entry, decode_limit, entry_key, missing_images
+from osiris.data.catalogue import KnownDataset
 from osiris.data.config import BenchmarkConfig
-from osiris.data.decode import Encoded, decode_table
-from osiris.data.images import ArrayImages, Images, LazyImages, Subset
-from osiris.data.names import KnownDataset
-from osiris.data.table import Source, Table
+from osiris.data.images import (
+    ArrayImages,
+    Images,
+    LazyImages,
+    Subset,
+    UndecodableImage,
+    decode_all,
+    image_dimensions,
+)
+from osiris.data.source import Encoded, Source, Table
 from osiris.errors import UserError
-from osiris.files import cache_directory
 
-DEFAULT_LIMIT_MB = 4096
+LARGEST_DEFAULT = 224
+"""Images are not larger than this, unless --image-size asks for it."""
+SIZE_SAMPLE = 200
 HELD_OUT = 5
 """One image in five of each class is held out for testing when there are no test images."""
 
@@ -53,63 +62,30 @@ class Dataset:
 
 def load_dataset(source: Source, config: BenchmarkConfig) -> Dataset:
     """Decode the data set, or open it in the cache."""
-    known, limit = source.known, decode_limit(config)
+    known = source.known
     if known is not None and config.image_size not in (None, known.size):
         images = known.class_count * (known.train_per_class + known.test_per_class)
-        if images * 3 * config.image_size**2 > limit:
+        if images * 3 * config.image_size**2 > decode_limit(config):
             return _rescaled(load_dataset(source, replace(config, image_size=None)), config.image_size)
     read_table = lru_cache(source.read_table)
-    entry = _open(source, read_table, config, limit)
+    entry = _open(source, read_table, config)
     if config.strict and entry.manifest["skipped"]:
         raise UserError(f"{_skipped_notice(entry)} Repair or remove them, or omit --strict to continue without them.")
     dataset = _dataset(source, entry, read_table)
     return _hold_out(_without_tests(dataset) if config.validation else dataset)
 
 
-def decode_limit(config: BenchmarkConfig) -> int:
-    """In bytes of decoded images."""
-    given = config.decode_limit_mb
-    if given is None:
-        variable = os.environ.get("OSIRIS_DECODE_LIMIT_MB")
-        try:
-            given = int(variable) if variable else DEFAULT_LIMIT_MB
-        except ValueError:
-            raise UserError(f"OSIRIS_DECODE_LIMIT_MB={variable!r} is not a number of megabytes.") from None
-    return given << 20
-
-
-def cached_entry(source: Source, config: BenchmarkConfig) -> Entry | None:
-    """The entry in the cache, without decoding anything. If the data is not on this machine, any complete copy serves:
-    it may have been cached from files that are not here any more."""
-    entry = cache.open_entry(_key(source, config, decode_limit(config)))
-    known = source.known
-    if entry is not None or source.local or known is None:
-        return entry
-    size = config.image_size or known.size
-    for directory in sorted(cache_directory().glob(f"{known.name}-*")):
-        other = cache.open_entry(directory.name)
-        if other is not None and other.manifest["size"] == size and not missing_images(known, other):
-            return other
-    return None
-
-
-def _key(source: Source, config: BenchmarkConfig, limit: int) -> str:
-    assert source.fingerprint is not None
-    options = () if source.known is not None else (f"limit={limit}",)
-    return cache.entry_key(source.name, *source.fingerprint, f"size={config.image_size}", *options)
-
-
-def _open(source: Source, read_table: Callable[[], Table], config: BenchmarkConfig, limit: int) -> Entry:
+def _open(source: Source, read_table: Callable[[], Table], config: BenchmarkConfig) -> Entry:
     def build(directory: Path | None) -> Entry:
-        return decode_table(source, read_table(), config, limit, directory)
+        return _decode(source, read_table(), config, directory)
 
-    if source.fingerprint is None:
+    if source.key is None:
         return build(None)
     entry = cached_entry(source, config)
     if entry is not None:
         return entry
     try:
-        return cache.open_or_build(_key(source, config, limit), source.name, lambda place: build(place).manifest)
+        return cache.open_or_build(entry_key(source, config), source.name, lambda place: build(place).manifest)
     except CacheUnavailable as error:
         notice(
             f"{error}: {source.name} is decoded into memory for this run only. Free some space there, or set "
@@ -118,12 +94,66 @@ def _open(source: Source, read_table: Callable[[], Table], config: BenchmarkConf
         return build(None)
 
 
+def _decode(source: Source, table: Table, config: BenchmarkConfig, directory: Path | None) -> Entry:
+    """Decode every row once, into `directory` or into memory. What is too large to keep is only checked."""
+    size, notices = _choose_size(table, config.image_size or (source.known.size if source.known else None))
+    total = len(table) * 3 * size * size
+    lazy = total > decode_limit(config) and source.known is None
+    if lazy:
+        notices.append(f"{total >> 20:,} MB when decoded: decoded on the fly (see --decode-limit-mb).")
+    skipped: list[str] = []
+    with cache.Writer(table, size, lazy, directory) as writer, progress(f"decoding {table.name}", len(table)) as ticker:
+        for row, pixels in enumerate(decode_all(table.read, len(table), size)):
+            ticker.advance()
+            if isinstance(pixels, np.ndarray):
+                writer.add(row, pixels)
+                continue
+            reason = printable(str(pixels))
+            if config.strict:
+                raise UserError(f"{table.describe(row)} cannot be decoded: {reason}. Repair it, or omit --strict.")
+            skipped.append(f"{table.describe(row)}\t{reason}")
+        _refuse_empty(table, np.asarray(writer.rows, dtype=np.int64), skipped)
+        return writer.finish(source, notices, skipped)
+
+
+def _refuse_empty(table: Table, rows: np.ndarray, skipped: list[str]) -> None:
+    """Every split, class and episode needs an image that can be decoded. `rows`: those that can."""
+    train = rows < table.train.count
+    first = skipped[0].replace("\t", ": ") if skipped else ""
+    example = f" {len(skipped)} cannot be decoded, the first is {first}." if skipped else ""
+    if not train.any() or (table.test and train.all()):
+        split = "test" if train.any() else "training"
+        raise UserError(f"{table.name}: none of the {split} images can be decoded.{example}")
+    classes, episodes = ("class", table.label, table.class_names), ("episode", table.episode, table.episode_names)
+    for kind, column, names in (classes, episodes):
+        if column is not None:
+            empty = sorted(set(range(len(names))) - set(column[rows[train]].tolist()))
+            if empty:
+                some = ", ".join(repr(names[number]) for number in empty[:6])
+                raise UserError(f"{table.name}: no usable training images in {kind} {some}.{example} Add some images.")
+
+
+def _choose_size(table: Table, size: int | None) -> tuple[int, list[str]]:
+    """The side of the square that all images are brought to: as asked, else the median short side, from 8 to 224."""
+    if size is not None:
+        return size, []
+    dimensions: list[tuple[int, int]] = []
+    for encoded in table.read(range(0, table.train.count, max(1, table.train.count // SIZE_SAMPLE))):
+        with contextlib.suppress(UndecodableImage):
+            dimensions.append(image_dimensions(encoded))
+    if not dimensions:
+        raise UserError(f"{table.name}: no image can be decoded, for example {table.describe(0)}. Are these images?")
+    size = max(8, min(LARGEST_DEFAULT, int(np.median([min(pair) for pair in dimensions]))))
+    if set(dimensions) == {(size, size)}:
+        return size, []
+    text = f"images are scaled and cropped to {size}x{size} (the median short side, from 8 to {LARGEST_DEFAULT}); "
+    return size, [f"{text}--image-size changes this."]
+
+
 def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> Dataset:
     manifest, known = entry.manifest, source.known
     images: Images
     if entry.images is None:
-        import torch  # only here, so that `osiris list` does not wait for it
-
         table = read_table()
         checks = np.zeros(len(table), dtype=np.uint32)
         checks[entry.rows["row"]] = entry.rows["check"]
@@ -137,7 +167,7 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
         missing = " and ".join(missing_images(known, entry))
         if missing:
             notices.append(f"this copy of {known.name} is partial: {missing}. Results differ from the complete set's.")
-        elif known.content and manifest["size"] == known.size and entry.checksum != known.content:
+        elif known.checksum and manifest["size"] == known.size and entry.checksum != known.checksum:
             notices.append(f"the pixels of this {known.name} differ from the published ones: do not compare results.")
     if manifest["skipped"]:
         notices.append(_skipped_notice(entry))
@@ -157,21 +187,6 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
 def _skipped_notice(entry: Entry) -> str:
     where = f"; see {entry.directory / 'skipped.txt'}" if entry.directory else ""
     return f"{entry.manifest['skipped']} image(s) could not be decoded and were skipped{where}."
-
-
-def missing_images(known: KnownDataset, entry: Entry) -> list[str]:
-    """For each split, how many images per class there are, if they are not all there."""
-    missing: list[str] = []
-    border = entry.manifest["train_count"]
-    for split, part, complete in (
-        ("train", slice(0, border), known.train_per_class),
-        ("test", slice(border, None), known.test_per_class),
-    ):
-        counts = np.bincount(entry.rows["label"][part], minlength=known.class_count)
-        if (counts != complete).any():
-            present = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-            missing.append(f"{present} of {complete} {split} images per class")
-    return missing
 
 
 def _rescaled(native: Dataset, size: int) -> Dataset:
@@ -199,8 +214,6 @@ def rank_in_group(group: np.ndarray) -> np.ndarray:
 
 def _without_tests(dataset: Dataset) -> Dataset:
     """For choosing options: the test images are gone, so a part of the training images takes their place."""
-    import torch
-
     if dataset.label is None:
         raise UserError(f"--validation needs labels, and {dataset.name} has none.")
     chosen = np.flatnonzero(~dataset.test)

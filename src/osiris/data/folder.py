@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from osiris.console import printable
-from osiris.data.table import Rows, Source, Values, digest, make_source, natural, stamp
+from osiris.data.source import Rows, Source, Values, hash_lines, make_source, natural, stamp
 from osiris.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
@@ -143,7 +143,7 @@ def path_rows(
         lambda row: printable(str(paths[row])).replace("\n", "\\n"),
         labels,
         episodes,
-        digest([f"{os.path.relpath(path, folder)} {stamp(path)}" for path in paths]),
+        hash_lines([f"{os.path.relpath(path, folder)} {stamp(path)}" for path in paths]),
         str(folder.resolve()),
     )
 

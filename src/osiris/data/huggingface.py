@@ -16,10 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from osiris.console import notice
+from osiris.data.catalogue import KnownDataset
 from osiris.data.config import BenchmarkConfig
-from osiris.data.decode import Encoded
-from osiris.data.names import KnownDataset
-from osiris.data.table import Rows, Source, Table, Values, digest, make_table, stamp
+from osiris.data.source import Encoded, Rows, Source, Table, Values, hash_lines, make_table, stamp
 from osiris.errors import UserError
 
 LocalCopy = dict[str, list[Path]]
@@ -35,19 +34,19 @@ def dataset_source(place: str, config: BenchmarkConfig) -> Source:
     place = resolve_place(place, config.data_dir)
     columns = (config.image_column, config.label_column, config.episode_column)
     path = Path(place).expanduser()
-    content, origin = ("hub", place), ""
+    found, origin = ("hub", place), ""
     if path.exists():
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-        content = ("local", digest([f"{file.relative_to(path)} {stamp(file)}" for file in files]))
+        found = ("local", hash_lines([f"{file.relative_to(path)} {stamp(file)}" for file in files]))
         origin = str(path.resolve())
-    identity = (*content, *map(str, columns))
-    return Source(place, lambda: splits_table(place, _open(place), *columns), identity, origin=origin)
+    key = (*found, *map(str, columns))
+    return Source(place, lambda: splits_table(place, _open(place), *columns), key, origin=origin)
 
 
 def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
     """CIFAR-100 or Tiny-ImageNet: from a local copy of the hub's parquet files, else from the hub."""
     copy = find_local_copy(known, config.data_dir)
-    content = ("hub", known.repository) if copy is None else fingerprint(copy)
+    key = ("hub", known.repository) if copy is None else copy_key(copy)
 
     def read_table() -> Table:
         splits = _read_parquet(copy) if copy is not None else fetch(known.repository)
@@ -55,7 +54,7 @@ def known_source(known: KnownDataset, config: BenchmarkConfig) -> Source:
         table = splits_table(known.name, parts, known.image_column, known.label_column, published=known.class_ids)
         return replace(table, class_names=known.class_names, episode=None, episode_names=())
 
-    return Source(known.name, read_table, content, known, local=copy is not None)
+    return Source(known.name, read_table, key, known, local=copy is not None)
 
 
 def splits_table(
@@ -232,7 +231,7 @@ def hub_reachable() -> bool:
 
 
 def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | None:
-    """In `--data-dir`, else in OSIRIS_DATA. The former must hold the data set; the latter may hold others only."""
+    """Look for the files in `--data-dir`, which must hold them, else in OSIRIS_DATA, which may hold others only."""
     variable = os.environ.get("OSIRIS_DATA")
     if data_dir is None and not variable:
         return None
@@ -262,8 +261,8 @@ def find_local_copy(known: KnownDataset, data_dir: Path | None) -> LocalCopy | N
     raise UserError(f"{root} does not hold {known.name}: it has {', '.join(names) or 'no files'}. {layout}")
 
 
-def fingerprint(copy: LocalCopy) -> tuple[str, ...]:
-    """From names, sizes and the parquet footers (offsets and statistics): quick, and equal for a copy."""
+def copy_key(copy: LocalCopy) -> tuple[str, ...]:
+    """Names, sizes and hashed footers (offsets and statistics) of the files: quick, and equal for a copy."""
     files = [(split, path) for split, paths in sorted(copy.items()) for path in paths]
     return tuple(f"{split} {path.name} {check_parquet(path)}" for split, path in files)
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osiris.data.benchmarks import episode_source
-from osiris.data.decode import Encoded, UndecodableImage, decode_all
-from osiris.data.images import ArrayImages
+from osiris.data.images import ArrayImages, Encoded, UndecodableImage, decode_all
+from osiris.data.load import episode_source
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.features import embed

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 
-from osiris.data.decode import UndecodableImage, decode_all
 from osiris.data.folder import Listing
+from osiris.data.images import UndecodableImage, decode_all
 from osiris.errors import UserError
 from osiris.evaluation.evaluate import compare_hits
 from osiris.evaluation.knn import neighbours_of, rank_classes, vote

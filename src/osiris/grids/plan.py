@@ -12,7 +12,7 @@ import torch
 import osiris
 from osiris.config import Config, to_dict
 from osiris.console import duration
-from osiris.data.names import DATASETS, parse_name
+from osiris.data.catalogue import DATASETS, parse_name
 from osiris.devices import open_device
 from osiris.evaluation.fingerprint import json_digest
 from osiris.files import cache_directory, read_json, write_json

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from osiris.config import Config
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.load import load_benchmark
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.files import write_csv

@@ -8,10 +8,10 @@ from typing import Any
 
 from osiris.console import notice
 from osiris.data.benchmark import Benchmark, grown
-from osiris.data.benchmarks import episode_from
 from osiris.data.config import BenchmarkConfig
 from osiris.data.folder import Listing
-from osiris.data.table import natural
+from osiris.data.load import episode_from
+from osiris.data.source import natural
 from osiris.errors import UserError
 from osiris.runs.directory import RunDirectory
 from osiris.runs.state import State

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from osiris import processes
 from osiris.config import Config, with_options
 from osiris.console import duration, notice
-from osiris.data.benchmarks import episode_from
+from osiris.data.load import episode_from
 from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.reference import Reference, labelled_files

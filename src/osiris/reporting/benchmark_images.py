@@ -13,9 +13,9 @@ from torch import Tensor
 
 from osiris.config import from_dict
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import is_at_hand, load_benchmark
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Images
+from osiris.data.load import is_at_hand, load_benchmark
 from osiris.errors import UserError
 from osiris.reporting.studies import Study
 from osiris.runs.untrusted import read_received

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from osiris.data.names import DATASETS, parse_name
+from osiris.data.catalogue import DATASETS, parse_name
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.paper.claims import CLAIMS, judge_claim, tally

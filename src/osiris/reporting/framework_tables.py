@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from osiris.config import Config
-from osiris.data.benchmarks import BenchmarkDescription
+from osiris.data.load import BenchmarkDescription
 from osiris.reporting.tables import Number, Table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError
 
-from osiris.data.names import EPISODES
+from osiris.data.catalogue import EPISODES
 from osiris.errors import UserError
 from osiris.evaluation.config import PROTOCOLS
 from osiris.evaluation.fingerprint import json_digest

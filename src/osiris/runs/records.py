@@ -40,11 +40,11 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     C: float | None
     T: float | None
     G: float | None = None
-    """With a pretrained encoder: A - A of the start."""
+    """A minus that of the start, for a pretrained encoder."""
     against_start: list[Comparison | None] | None = None
     """The final encoder against the start, by task."""
     overall: Comparison | None = None
-    """The same over all tasks."""
+    """The final encoder against the start, over all tasks."""
 
     def values(self) -> dict[str, float | None]:
         return {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T, "G": self.G}
@@ -88,7 +88,7 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     curve: list[CurveScores] | None = None
     preset: str | None = None
     start: Scores | None = None
-    """Of the pretrained encoder that the run started from."""
+    """The evaluation of the pretrained encoder that the run started from."""
 
     @property
     def reference_name(self) -> str:
@@ -124,7 +124,7 @@ class RunMetrics(Record, frozen=True, kw_only=True):
 
 
 class Observation(Record, frozen=True, kw_only=True):
-    """After one episode."""
+    """What `observe` measured after one episode."""
 
     task: int
     drift: float | None = None
@@ -132,7 +132,7 @@ class Observation(Record, frozen=True, kw_only=True):
     same_neighbours: float | None = None
     """Percent of the nearest neighbours among the memory's images that are the same before and after."""
     from_start: float | None = None
-    """The same as drift, between the pretrained start and after the episode."""
+    """The drift from the pretrained start to the encoder after the episode."""
     kept: bool = True
     """False: the reference got worse, so the encoder stayed what it was before the episode."""
     reference: ReferenceScores | None = None
@@ -145,7 +145,7 @@ class Observations(Record, frozen=True, kw_only=True):
     """The folder of labelled images, as given to the last call that named one."""
     episodes: tuple[Observation, ...] = ()
     start: ReferenceScores | None = None
-    """Of the pretrained encoder that the state started from."""
+    """The reference scores of the pretrained encoder that the state started from."""
 
 
 class LoggedStep(msgspec.Struct):

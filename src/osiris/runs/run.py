@@ -97,7 +97,7 @@ class Run:
 
     @cached_property
     def composition(self) -> Method | None:
-        """From config.json; None if that is missing or names terms of a module that is not installed here."""
+        """The method in config.json; None if that is missing or names terms of a module that is not installed here."""
         record = read_received(self.files.config, dict).get("composition")
         try:
             return method_from_dict(record) if record else None
@@ -135,7 +135,7 @@ class Run:
 
     @cached_property
     def steps_logged(self) -> list[LoggedStep]:
-        """Those of finished tasks: an episode that was interrupted has no place on the axis yet."""
+        """The logged steps of finished tasks: an episode that was interrupted has no place on the axis yet."""
         records = [msgspec.convert(record, LoggedStep) for record in self.log if record.get("event") == "step"]
         return [record for record in records if record.task <= self.task_count]
 

@@ -29,13 +29,13 @@ from osiris.files import write_atomically
 FORMAT = 3
 LATEST, PREVIOUS, DAMAGED = "latest.pt", "previous.pt", "damaged.pt"
 LARGEST = 2**53
-"""Of any count in a state: beyond, a file is not one that a run has written."""
+"""The largest count in a state: a file with a larger one was not written by a run."""
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 Stage = Literal["train", "curve", "end", "evaluate"]
-"""Of an episode. curve: an evaluation between two steps; end: all steps are done, the end of the episode is not."""
+"""The stage of an episode. curve: an evaluation between two steps; end: all steps are done, not the episode's end."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class State:
     std: tuple[Deviation, Deviation, Deviation]
     """Channel statistics that images are normalised with."""
     architecture: dict[str, Any]
-    """What it takes to build an encoder that osiris does not define."""
+    """The description from which an encoder that osiris does not define is built."""
 
     @property
     def unfinished(self) -> TaskContent | None:
@@ -116,7 +116,7 @@ class CannotWrite(UserError):
 
 
 def digest(state: Any) -> str:
-    """A checksum over every tensor and number, to recognise a damaged file."""
+    """The checksum of every tensor and number, by which a damaged file is recognised."""
     total = hashlib.blake2b(digest_size=16)
     for name, value in _leaves(state, ""):
         total.update(name.encode())
@@ -161,8 +161,8 @@ def save_state(folder: Path, state: State) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a full, failing or read-only disk into one line. Libraries report it differently (torch: "unexpected pos").
-    The path that the system names may lie outside `folder`, for example in the cache."""
+    """Raise `CannotWrite` if the disk is full, failing or read-only, which libraries report differently (torch:
+    "unexpected pos"). The path in the message may lie outside `folder`, for example in the cache."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -176,7 +176,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def advice(folder: Path) -> str:
-    """What the user can rely on after a failure."""
+    """A sentence on what is saved after a failure, and how to continue."""
     if any(exists(place) for place in (folder, folder / "checkpoints", folder.parent / "checkpoints")):
         return "The last checkpoint is intact: solve the problem and give the same command again to continue from it."
     return "Nothing was saved: solve the problem and give the same command again."

@@ -1,4 +1,4 @@
-"""Networks, terms, memory and optimiser of a run, and one training step from images to update."""
+"""Networks, terms, memory and optimiser of a run; one training step from images to update; the steps of an episode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,37 +13,22 @@ from torch import Tensor, nn
 
 from osiris import processes
 from osiris.augment.operations import upload
-from osiris.augment.views import VIEWS, TwoViews, normalise
-from osiris.config import MERGED_STATISTICS, Config
+from osiris.augment.views import VIEWS, TwoViews
+from osiris.config import Config
 from osiris.data.benchmark import Benchmark
-from osiris.errors import UserError
-from osiris.files import load_tensors
 from osiris.framework.methods import Method
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
-from osiris.framework.trainable import TrainableMethod
-from osiris.models.config import EncoderConfig
-from osiris.models.encoder import build_encoder, feature_count
-from osiris.models.external import Architecture, architecture_of, freeze_layers
-from osiris.models.normalisation import BatchNorm, set_mode
+from osiris.models.external import Architecture, architecture_of
+from osiris.models.normalisation import BatchNorm
 from osiris.randomness import generator, scoped
-from osiris.training.batches import TrainingImages
-from osiris.training.optimisers import COUNTS, build_optimiser, set_learning_rate
-from osiris.training.schedule import Episode, batch_positions, learning_rate
+from osiris.runs.state import Position
+from osiris.training.build import build_model
+from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate, update_parameters
+from osiris.training.schedule import Episode, TrainingImages, batch_positions, learning_rate
 
 Accept = Callable[[nn.Module, nn.Module], bool]
 """The encoders before and after an episode -> whether the second one may replace the first."""
-FIT_IMAGES = 500
-"""Images of the first task that a `fast` encoder is fitted to."""
-
-
-def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
-    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
-    if encoder.encoder is not None or encoder.family != "fast":
-        return None
-    indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
-    indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
-    return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 
 
 @dataclass
@@ -57,26 +41,35 @@ class StepResult:
     images: int
 
 
-def build_model(
-    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None, planned: int
-) -> TrainableMethod:
-    """Networks, terms and memory of a run, on the default device. `architecture`: see `build_encoder`."""
-    images, seed, learning = first_task_images(benchmark, config.encoder), config.seed, config.learning
-    encoder = build_encoder(config.encoder, seed, images=images, architecture=architecture)
-    if config.engine.init is not None and architecture is None:
-        initialise(encoder, config.engine.init)
-    if learning.freeze:
-        freeze_layers(encoder, learning.freeze)
-    set_mode(encoder, learning.statistics == "batch", learning.dropout)
-    if config.learning.view_size is not None:
-        feature_count(encoder, (3, config.learning.view_size, config.learning.view_size))
-    sizes = config.learning.memory_size, benchmark.train.images.shape
-    model = TrainableMethod(method, encoder, config.projector, *sizes, planned, seed)
-    if config.engine.micro_batch is not None and model.networks.batch_norm:
-        raise UserError("--micro-batch would change the statistics of the encoder's BatchNorm; leave it out.")
-    if learning.merge < 1 and model.networks.batch_norm:
-        raise UserError(MERGED_STATISTICS)
-    return model
+@dataclass(frozen=True)
+class Stepped:
+    """A step is done."""
+
+    step: int
+    """Steps done in this episode."""
+    result: StepResult
+    at_point: bool
+    """Whether a point to evaluate follows."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The encoder is to be evaluated between two steps."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """All steps are done; the end of the episode comes next."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The episode has ended: its encoder is final."""
+
+
+Event = Stepped | Point | Trained | Ended
 
 
 class Engine:
@@ -104,7 +97,7 @@ class Engine:
         self.networks, self.memory = self.model.networks, self.model.memory
         self.optimiser = build_optimiser(self.model, config.learning)
         self.images: TrainingImages | None = None
-        """Of the episode that is being learned."""
+        """The images of the episode that is being learned."""
         self.two_views = TwoViews(
             benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
         )
@@ -120,6 +113,39 @@ class Engine:
             self.networks.encoder.compile(dynamic=True)
             if "f*" in self.networks.frozen:
                 self.networks.frozen["f*"].compile(dynamic=True)
+
+    def learn(
+        self,
+        episode: Episode,
+        position: Position | None = None,
+        evaluate_every: int | None = None,
+        at_once: Callable[[], AbstractContextManager[None]] = nullcontext,
+        accept: Accept | None = None,
+    ) -> Iterator[Event]:
+        """Learn from an episode. Yields what happens; whoever consumes it decides what is logged, saved and evaluated.
+
+            begin -> step, step, ... (a point to evaluate now and then) -> all steps are done -> end (terms, f* <- f)
+
+        `position`: where the run stands in the episode; default: at its beginning. `at_once`: a context in which an
+        interruption need not wait, because all steps are saved. `accept`: see `end`.
+        """
+        stage, start = ("train", 0) if position is None else (position.stage, position.step)
+        if stage in ("train", "curve"):
+            if start == 0:
+                self.begin(episode)
+            if stage == "curve":
+                yield Point(start)
+            for step in range(start, episode.steps):
+                result, done = self.step(episode, step), step + 1
+                at_point = bool(evaluate_every) and done % (evaluate_every or 1) == 0 and done < episode.steps
+                yield Stepped(done, result, at_point)
+                if at_point:
+                    yield Point(done)
+            yield Trained()
+        if stage != "evaluate":
+            with at_once():
+                self.end(episode, accept)
+            yield Ended()
 
     def begin(self, episode: Episode) -> None:
         if self._merges(episode) or self.guarded:
@@ -248,41 +274,21 @@ class Engine:
         return self.two_views(images, key, processes.share(count), count)
 
     def _update(self, loss: Tensor, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
-        """Backward, average over processes, step. The device skips a step that is not finite (see optimisers.py)."""
+        """(whether the step is finite, norm of the gradient). The device skips a step that is not finite."""
         learning = self.config.learning
         warmup = int(learning.warmup_epochs * episode.steps_per_epoch)
         rate = learning_rate(learning.learning_rate, learning.schedule, warmup, step, episode.steps)
         set_learning_rate(self.optimiser, rate, learning.learning_rate)
-        self.optimiser.zero_grad(set_to_none=True)
-        finite = torch.isfinite(loss.detach())
-        # Half precision: the scaler looks at gradients, so an infinite loss must make them undefined (inf - inf + 1).
-        spoiled = loss * (loss.detach() - loss.detach() + 1) if self.scaler.is_enabled() else loss
-        self.scaler.scale(spoiled).backward()
-        processes.average_gradients(self.model.parameters())
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if self.scaler.is_enabled():
-            # Gradients overflow now and then: the scaler skips such steps and tries a smaller scale. If that does not
-            # help, the gradient itself is bad.
-            scale = self.scaler.scale(torch.ones((), device=self.device))
-            finite = finite & (torch.isfinite(norm) | (scale >= 1))
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
-        else:
-            finite = finite & torch.isfinite(norm)
-            self.optimiser.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
-            self.optimiser.step()
-        return finite, norm
+        return update_parameters(self.optimiser, self.scaler, list(self.model.parameters()), loss)
 
     def _offer(self, positions: Tensor, images: Tensor, episode: Episode, step: int, fields: dict[str, Tensor]) -> None:
-        """Every process plans the same writes for the global batch, so all memories hold the same slots."""
+        """Every process chooses the same writes for the global batch, so all memories hold the same slots."""
         task, by_task = episode.task, self.memory.by_task
         if by_task:
             positions = torch.arange(episode.count if step + 1 == episode.steps else 0)
         rows, slots = torch.arange(0), torch.arange(0)
         if len(positions):
-            rows, slots = self.memory.plan(len(positions), generator(self.config.seed, "memory.write", task, step))
+            rows, slots = self.memory.admit(len(positions), generator(self.config.seed, "memory.write", task, step))
         if len(rows):
             source, chosen = upload(positions[rows], self.device), upload(rows, self.device)
             alone = processes.world_size() == 1 and not by_task  # otherwise some of the images are not here
@@ -327,25 +333,11 @@ class Engine:
         """Raises ValueError if the state is not one of these networks."""
         try:
             self.model.load_state_dict(state["model"])
-            self._restore_optimiser(state["optimiser"])
+            restore_optimiser(self.optimiser, state["optimiser"])
             self.scaler.load_state_dict(state["scaler"])
             self.before = self._restored(state["before"]) if "before" in state else None
         except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from None
-
-    def _restore_optimiser(self, state: dict[str, Any]) -> None:
-        """Its moments; its settings follow from the config."""
-        fresh, groups = self.optimiser.state_dict()["state"], self.optimiser.state_dict()["param_groups"]
-        same = [group["params"] for group in state["param_groups"]] == [group["params"] for group in groups]
-        complete = all(set(state["state"][key]) == set(values) for key, values in fresh.items())
-        if not same or not complete or not all(isinstance(values, dict) for values in state["state"].values()):
-            raise ValueError("its optimiser belongs to other networks")
-        self.optimiser.load_state_dict({"state": state["state"], "param_groups": groups})
-        for parameter, values in self.optimiser.state.items():
-            for name, value in values.items():
-                shape = () if name in COUNTS else parameter.shape
-                if not isinstance(value, Tensor) or value.shape != shape:
-                    raise ValueError(f"{name} of its optimiser has another shape")
 
     def _restored(self, before: dict[str, Tensor]) -> dict[str, Tensor]:
         shapes = {name: value.shape for name, value in self.networks.encoder.state_dict().items()}
@@ -361,24 +353,3 @@ class Engine:
         for name in ("source", "task", "step"):
             tensors[f"memory.{name}"] = self.memory.get_buffer(name)[: self.memory.filled]
         return tensors
-
-
-def initialise(encoder: nn.Module, path: Path) -> None:
-    """--init: start the encoder from given weights."""
-    wanted = encoder.state_dict()
-    given = encoder_weights(load_tensors(path)[0])
-    missing = [name for name in wanted if name not in given]
-    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
-    if missing or shapes:
-        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
-        raise UserError(
-            f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
-            "--norm."
-        )
-    encoder.load_state_dict({name: given[name] for name in wanted})
-
-
-def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's state from a task checkpoint, or from a file that holds nothing else."""
-    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

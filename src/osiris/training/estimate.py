@@ -19,9 +19,8 @@ from osiris.framework.terms import StepContext, X, Y
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
-from osiris.training.batches import kept_bytes
 from osiris.training.engine import Engine
-from osiris.training.schedule import Episode
+from osiris.training.schedule import Episode, kept_bytes
 
 EVALUATION_BATCH = 512
 TIMED_IMAGES = 16
@@ -32,7 +31,7 @@ PIECES = (256, 128, 64, 32, 16)
 """Values of --micro-batch to try."""
 
 
-def estimate_memory(engine: Engine, plan: list[Episode], micro_batch: int | None = None) -> dict[str, int]:
+def estimate_memory(engine: Engine, episodes: list[Episode], micro_batch: int | None = None) -> dict[str, int]:
     """Bytes on the device of this process: `networks` (with gradients, optimiser state and frozen copies), `memory`,
     `images` of the largest episode that are kept there, `activations` of a step in a later task, which needs most, and
     `evaluation`, at another time than activations."""
@@ -44,11 +43,11 @@ def estimate_memory(engine: Engine, plan: list[Episode], micro_batch: int | None
     evaluated = len(benchmark.bank) + len(benchmark.test or ())
     with processes.alone(), frozen_statistics(model):
         largest, features = _largest_output(engine)
-        activations = _step_bytes(engine, plan, micro_batch, largest, world)
+        activations = _step_bytes(engine, episodes, micro_batch, largest, world)
     evaluation = 3 * largest * EVALUATION_BATCH + evaluated * features * 4
     networks = trained * copies + frozen + _bytes(model.buffers()) - memory
     keep = engine.config.engine.images_on_device
-    kept = [kept_bytes(episode.images, engine.device, keep) for episode in plan if episode.images is not None]
+    kept = [kept_bytes(episode.images, engine.device, keep) for episode in episodes if episode.images is not None]
     parts = {"networks": networks, "memory": memory, "images": max(kept, default=0)}
     return parts | {"activations": activations, "evaluation": evaluation}
 
@@ -61,11 +60,11 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _step_bytes(engine: Engine, plan: list[Episode], micro_batch: int | None, largest: int, world: int) -> int:
+def _step_bytes(engine: Engine, episodes: list[Episode], micro_batch: int | None, largest: int, world: int) -> int:
     """What autograd keeps is a polynomial of the batch size: parameters once, activations with each image,
     similarities with each pair. Three small steps determine it."""
-    task, shape = plan[-1].task, _view_shape(engine)
-    count = -(-max(episode.batch_sizes[1] for episode in plan) // world)
+    task, shape = episodes[-1].task, _view_shape(engine)
+    count = -(-max(episode.batch_sizes[1] for episode in episodes) // world)
     replayed = engine.model.replayed(task, count)
     names = (X, Y) if replayed else (X,)
     rows = (count + replayed) / len(names)
@@ -162,7 +161,7 @@ def _largest_output(engine: Engine) -> tuple[int, int]:
     return max(sizes), features.shape[1]
 
 
-def check_memory(engine: Engine, plan: list[Episode]) -> None:
+def check_memory(engine: Engine, episodes: list[Episode]) -> None:
     """Refuse a run that cannot fit, and say what would."""
     available = available_memory(engine.device)
     if available is None:
@@ -170,11 +169,11 @@ def check_memory(engine: Engine, plan: list[Episode]) -> None:
     cuda = engine.device.type == "cuda"
     sharing = processes.local_world_size() if engine.device.type == "cpu" else 1
     available = max(0, available - WORKSPACE) if cuda else available
-    parts = estimate_memory(engine, plan, engine.config.engine.micro_batch)
+    parts = estimate_memory(engine, episodes, engine.config.engine.micro_batch)
     needed = total(parts) * sharing
     if needed <= available:
         return
-    hint = _what_fits(engine, plan, lambda parts: total(parts) * sharing <= available)
+    hint = _what_fits(engine, episodes, lambda parts: total(parts) * sharing <= available)
     details = ", ".join(f"{name} {size / GIGABYTE:.2f} GB" for name, size in parts.items() if size)
     kept = f" ({WORKSPACE / GIGABYTE:.0f} GB is left for kernels)" if cuda else ""
     raise UserError(
@@ -183,17 +182,17 @@ def check_memory(engine: Engine, plan: list[Episode]) -> None:
     )
 
 
-def _what_fits(engine: Engine, plan: list[Episode], fits: Callable[[dict[str, int]], bool]) -> str:
-    """What to use so that an estimate fits."""
+def _what_fits(engine: Engine, episodes: list[Episode], fits: Callable[[dict[str, int]], bool]) -> str:
+    """Options with which an estimate fits."""
     hint = "a smaller --batch-size or a smaller encoder (--width)"
     for micro_batch in () if engine.networks.batch_norm else PIECES:
-        if fits(estimate_memory(engine, plan, micro_batch)):
+        if fits(estimate_memory(engine, episodes, micro_batch)):
             return f"--micro-batch {micro_batch} (the same gradients, encoded in pieces), or {hint}"
     return hint
 
 
 @contextmanager
-def explain_out_of_memory(engine: Engine, plan: list[Episode]) -> Iterator[None]:
+def explain_out_of_memory(engine: Engine, episodes: list[Episode]) -> Iterator[None]:
     """Turn memory that runs out on the device into one sentence, with what needs a fifth less for activations."""
     try:
         yield
@@ -201,7 +200,7 @@ def explain_out_of_memory(engine: Engine, plan: list[Episode]) -> Iterator[None]
         traceback.clear_frames(error.__traceback__)  # the tensors of the step
         if engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        present = [episode for episode in plan if episode.images is not None]
+        present = [episode for episode in episodes if episode.images is not None]
         try:
             most = 0.8 * estimate_memory(engine, present, engine.config.engine.micro_batch)["activations"]
             hint = _what_fits(engine, present, lambda parts: parts["activations"] <= most)

@@ -11,26 +11,36 @@ from torch import nn
 
 from osiris.console import notice, progress
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import load_benchmark
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import ArrayImages
-from osiris.data.names import IMAGENET_MEAN, IMAGENET_STD
+from osiris.data.load import load_benchmark
 from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.baselines import ENCODERS
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_checkpoint, load_encoder
-from osiris.evaluation.evaluate import evaluate_encoder
-from osiris.evaluation.features import embed
+from osiris.evaluation.evaluate import check_features, evaluate_encoder
+from osiris.evaluation.features import embed, embed_benchmark
 from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
 from osiris.evaluation.reference import read_reference, score_reference
-from osiris.evaluation.scores import Baseline, Fingerprint, ReferenceScores, Scores, read_record, write_record
+from osiris.evaluation.scores import (
+    Baseline,
+    Compatibility,
+    Fingerprint,
+    ReferenceScores,
+    Scores,
+    read_record,
+    write_record,
+)
+from osiris.evaluation.versions import measure_compatibility
 from osiris.files import require_writable
 from osiris.framework.composition import resolve
 from osiris.models.external import is_public
-from osiris.runs.directory import START, RunDirectory, read_config
+from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
 from osiris.runs.records import Baselines, build_metrics
-from osiris.training.run import against_start, baseline_of
+from osiris.training.build import baseline_of
+from osiris.training.results import against_start
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,51 @@ def evaluate_reference(request: Request, folder: Path) -> dict[str, ReferenceSco
     return scores
 
 
+def evaluate_compatibility(request: Request) -> tuple[Compatibility, Path]:
+    """The encoders after all tasks of a run, each against the later ones: (the numbers, their file). The file is in the
+    run if its own data is used, else in `out`. They are computed from the weights at every call."""
+    check(request)
+    path = _compatibility_file(request)
+    require_writable(path.parent)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    device = open_device(request.device)
+    encoders = {name: one for name, one in load_encoders(request).items() if name != START}
+    expected = [task_name(task) for task in range(len(encoders))]
+    if len(encoders) < 2 or list(encoders) != expected:
+        raise UserError(
+            "compatibility compares the encoders after all tasks, of which there must be two or more: "
+            f"{request.target} has the weights of {', '.join(encoders)}."
+        )
+    first = encoders[expected[0]]
+    benchmark, _ = normalised_for(first, load_at_size(first.image_size, request.data))
+    notice(*benchmark.notices)
+    images = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
+    versions = []
+    for name, encoder in encoders.items():
+        with progress(f"embedding with {name}", images) as ticker:
+            versions.append(embed_benchmark(encoder.module.to(device), benchmark, device, ticker))
+        check_features(versions[-1], benchmark)
+    with progress("pairs of encoders", len(versions) * (len(versions) - 1) // 2) as ticker:
+        record = measure_compatibility(versions, benchmark, ticker)
+    write_record(path, record)
+    return record, path
+
+
+def _compatibility_file(request: Request) -> Path:
+    """The file that the numbers are written to."""
+    run = request.target
+    if run is None or not run.is_dir() or request.baseline is not None:
+        raise UserError("--compatibility compares the encoders of a run: give its directory, and no --baseline.")
+    if request.out is not None:
+        return request.out / RunDirectory(run).compatibility.name
+    own = read_config(run).data
+    if replace(request.data, data_dir=own.data_dir) != own:
+        raise UserError("this is not the data that the run was evaluated on: give a folder for the numbers with --out.")
+    refuse_links_to_elsewhere(run)
+    return RunDirectory(run).compatibility
+
+
 def run_folder(target: Path) -> Path | None:
     """The run directory of a target; None for a checkpoint that was copied elsewhere."""
     if not target.exists():
@@ -177,7 +232,7 @@ def add_baseline(run: Path, name: str, scores: Scores) -> None:
 
 
 def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
-    """With images of the size that the encoder was trained on, if its file says so."""
+    """The benchmark with images of the size that the encoder was trained on, if its file says so."""
 
     if size is not None and data.image_size not in (None, size):
         raise UserError(f"--image-size {data.image_size}: this encoder was trained on images of {size} pixels.")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from osiris import processes
 from osiris.config import LearningConfig
 from osiris.framework.objectives import Objective
 
@@ -19,7 +20,7 @@ ADAMW_SCALE = 0.02
 """The learning rate of AdamW as a part of that of the filters, in Muon."""
 EPSILON = 1e-8
 ITERATIONS, COEFFICIENTS = 3, (3.4445, -4.7750, 2.0315)
-"""Of the Newton-Schulz iteration, as tuned by its authors."""
+"""The Newton-Schulz iteration, as tuned by its authors."""
 COUNTS = ("step", "count")
 """Numbers in the state of a parameter, those of torch and ours; everything else there has the parameter's shape."""
 FUSED = ("cpu", "cuda")
@@ -58,6 +59,48 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float, constant: 
     for group in optimiser.param_groups:
         fixed = group.get("constant", False) and constant is not None
         group["lr"] = (constant if fixed else value) * group.get("scale", 1.0)
+
+
+def update_parameters(
+    optimiser: torch.optim.Optimizer, scaler: torch.amp.GradScaler, parameters: list[nn.Parameter], loss: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Backward, average over processes, step: (whether the step was finite and done, norm of the gradient)."""
+    optimiser.zero_grad(set_to_none=True)
+    finite = torch.isfinite(loss.detach())
+    # Half precision: the scaler looks at gradients, so an infinite loss must make them undefined (inf - inf + 1).
+    spoiled = loss * (loss.detach() - loss.detach() + 1) if scaler.is_enabled() else loss
+    scaler.scale(spoiled).backward()
+    processes.average_gradients(parameters)
+    if scaler.is_enabled():
+        scaler.unscale_(optimiser)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if scaler.is_enabled():
+        # Gradients overflow now and then: the scaler skips such steps and tries a smaller scale. If that does not help,
+        # the gradient itself is bad.
+        scale = scaler.scale(torch.ones((), device=loss.device))
+        finite = finite & (torch.isfinite(norm) | (scale >= 1))
+        scaler.step(optimiser)
+        scaler.update()
+    else:
+        finite = finite & torch.isfinite(norm)
+        optimiser.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
+        optimiser.step()
+    return finite, norm
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the moments of a saved optimiser; its settings follow from the config."""
+    fresh, groups = optimiser.state_dict()["state"], optimiser.state_dict()["param_groups"]
+    same = [group["params"] for group in state["param_groups"]] == [group["params"] for group in groups]
+    complete = all(set(state["state"][key]) == set(values) for key, values in fresh.items())
+    if not same or not complete or not all(isinstance(values, dict) for values in state["state"].values()):
+        raise ValueError("its optimiser belongs to other networks")
+    optimiser.load_state_dict({"state": state["state"], "param_groups": groups})
+    for parameter, values in optimiser.state.items():
+        for name, value in values.items():
+            shape = () if name in COUNTS else parameter.shape
+            if not isinstance(value, Tensor) or value.shape != shape:
+                raise ValueError(f"{name} of its optimiser has another shape")
 
 
 class Gated(torch.optim.Optimizer):
@@ -105,7 +148,7 @@ class Gated(torch.optim.Optimizer):
 
 
 class GatedSGD(Gated, torch.optim.SGD):
-    """As that of torch."""
+    """torch.optim.SGD for devices on which the fused one does not honour `found_inf`."""
 
     def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
         updated = self.momentum(parameter, gradient + group["weight_decay"] * parameter, fine, group)
@@ -113,7 +156,7 @@ class GatedSGD(Gated, torch.optim.SGD):
 
 
 class GatedAdamW(Gated, torch.optim.AdamW):
-    """As that of torch."""
+    """torch.optim.AdamW for devices on which the fused one does not honour `found_inf`."""
 
     def update(self, parameter: Tensor, gradient: Tensor, fine: Tensor, group: dict[str, Any]) -> None:
         self.adamw(parameter, torch.nan_to_num(gradient, 0.0, 0.0, 0.0), fine, group)

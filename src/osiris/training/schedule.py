@@ -1,4 +1,4 @@
-"""Which images are seen when, and at which learning rate. Pure functions of sizes and keys."""
+"""The episodes of a run: which images are seen when, at which learning rate, and how they come to the device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from osiris import processes
+from osiris.augment.operations import upload
 from osiris.config import LearningConfig
 from osiris.data.benchmark import Benchmark, TaskContent
+from osiris.data.catalogue import EPISODES
 from osiris.data.images import Images, Subset
-from osiris.data.names import EPISODES
+from osiris.devices import total_memory
 from osiris.errors import UserError
 from osiris.framework.methods import Method
 from osiris.randomness import generator
 
 SMALLEST = 4
 """A last batch with fewer images joins the one before: it would have too few negatives to learn from."""
+SHARE = 0.1
+"""Images are kept on a GPU if they take no more than this part of its memory."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,6 @@ class Episode:
         """(smallest, largest): the last batch of an epoch takes the remaining images, up to three more than others."""
         last = self.count - (self.steps_per_epoch - 1) * self.batch_size
         return min(last, self.batch_size), last if self.steps_per_epoch == 1 else max(last, self.batch_size)
-
-    def take(self, positions: Tensor) -> Tensor:
-        """Images by their position in the episode, uint8 [N, 3, H, W]."""
-        assert self.images is not None, "its images are not at hand any more"
-        return self.images.take(positions)
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
@@ -101,23 +100,26 @@ def _content(name: str, count: int, order: str = "") -> TaskContent:
     return TaskContent(name=name, train=count, test=0, order=order)
 
 
-def check_sizes(plan: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
+def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
     """Refuse sizes that do not fit together; returns notices for the user."""
-    largest, smallest = max(episode.batch_sizes[1] for episode in plan), min(episode.batch_sizes[0] for episode in plan)
+    largest, smallest = (
+        max(episode.batch_sizes[1] for episode in episodes),
+        min(episode.batch_sizes[0] for episode in episodes),
+    )
     if method.reads_memory:
         replayed = method.replayed(largest)
-        if method.memory == "quota" and learning.memory_size < len(plan):
+        if method.memory == "quota" and learning.memory_size < len(episodes):
             raise UserError(
-                f"the memory holds {learning.memory_size} images, fewer than one of each of the {len(plan)} tasks; use "
-                f"--memory-size {len(plan)} or more."
+                f"the memory holds {learning.memory_size} images, fewer than one of each of the {len(episodes)} tasks; "
+                f"use --memory-size {len(episodes)} or more."
             )
         if learning.memory_size < replayed:
             raise UserError(
                 f"the memory holds {learning.memory_size} images, but {method.name} replays {replayed} at each step; "
                 f"use --memory-size {replayed} or more, or a smaller --batch-size."
             )
-        offered = plan[0].count * learning.epochs
-        if plan[0].task == 0 and offered < replayed:
+        offered = episodes[0].count * learning.epochs
+        if episodes[0].task == 0 and offered < replayed:
             raise UserError(
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
                 f"use more --epochs, or a smaller --batch-size."
@@ -133,7 +135,7 @@ def check_sizes(plan: list[Episode], method: Method, learning: LearningConfig) -
             f"{processes.world_size()} processes cannot share a batch of {smallest} images, the smallest of this run. "
             "Use fewer processes, or a --batch-size that leaves a larger last batch."
         )
-    small = [episode.task + 1 for episode in plan if episode.batch_size < learning.batch_size]
+    small = [episode.task + 1 for episode in episodes if episode.batch_size < learning.batch_size]
     if not small:
         return []
     names = f"task {small[0]} has" if len(small) == 1 else f"{len(small)} tasks (the first: {small[0]}) have"
@@ -164,3 +166,39 @@ def learning_rate(base: float, schedule: str, warmup_steps: int, step: int, step
         return base
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
     return base * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def kept_bytes(images: Images, device: torch.device, keep: bool | None = None) -> int:
+    """The bytes that the images take on the device, 0 if they stay on the host. `keep`: whether all are kept on the
+    device; None: if it is a GPU with room for them and they are decoded already."""
+    size = len(images) * math.prod(images.shape)
+    if keep is None:
+        room = total_memory(device)
+        keep = room is not None and images.decoded and size <= SHARE * room
+    return size if keep and device.type != "cpu" else 0
+
+
+class TrainingImages:
+    """The images of an episode, as batches on the device.
+
+    On a GPU with room for all of them they are copied once; then a batch needs its positions alone. Otherwise every
+    batch is copied from the host, while the device works on the one before.
+    """
+
+    def __init__(self, images: Images, device: torch.device, keep: bool | None = None) -> None:
+        """`keep`: see `kept_bytes`."""
+        self.images, self.device = images, device
+        self.kept: Tensor | None = None
+        if kept_bytes(images, device, keep):
+            self.kept = upload(images.take(torch.arange(len(images))), device)
+
+    def take(self, positions: Tensor) -> Tensor:
+        """uint8 [N, 3, H, W] on the device."""
+        if self.kept is None:
+            return upload(self.images.take(positions), self.device)
+        return self.kept[upload(positions, self.device)]
+
+    def prefetch(self, positions: Tensor) -> None:
+        """Hint that these images will be taken soon."""
+        if self.kept is None:
+            self.images.prefetch(positions)

@@ -13,7 +13,8 @@ from tiny import composed, situation, tiny_engine, train
 
 
 def views_of(engine: Engine, phase: Episode, indices: Tensor, purpose: str, step: int) -> Tensor:
-    images = phase.take(indices)
+    assert phase.images is not None
+    images = phase.images.take(indices)
     key = generator(engine.config.seed, purpose, phase.task, step)
     return engine.two_views(images, key, slice(0, len(indices)), len(indices))
 
@@ -66,7 +67,7 @@ def test_a_visit_renews_what_is_stored_with_an_image(method: str, field: str) ->
     assert (stored.norm(dim=1) > 0).all() == (method == "cla-r"), "minred has no feature before the first visit"
     before = stored.clone()
     engine.begin(stretch[1])
-    engine.memory.plan = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue]
+    engine.memory.admit = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue]
     engine.step(stretch[1], 0)
     assert int((stored != before).any(1).sum()) == 6, "the images of Y"
 
@@ -84,4 +85,4 @@ def test_the_memory_of_cromo_is_filled_at_the_end_of_a_task() -> None:
         new = slice(quota * task, quota * (task + 1))
         assert (engine.memory.task[new] == task).all() and (engine.memory.step[new] == phase.steps - 1).all()
         for source, image in zip(engine.memory.source[new].tolist(), engine.memory.images[new]):
-            assert torch.equal(image, phase.take(torch.tensor([source]))[0])
+            assert phase.images is not None and torch.equal(image, phase.images.take(torch.tensor([source]))[0])

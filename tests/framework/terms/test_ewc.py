@@ -25,7 +25,8 @@ def fisher(engine: Engine) -> list[Tensor]:
 
 
 def views_of(engine: Engine, phase: Episode, indices: Tensor, purpose: str, step: int) -> Tensor:
-    images = phase.take(indices)
+    assert phase.images is not None
+    images = phase.images.take(indices)
     key = generator(engine.config.seed, purpose, phase.task, step)
     return engine.two_views(images, key, slice(0, len(indices)), len(indices))
 

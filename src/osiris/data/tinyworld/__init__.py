@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from osiris.data.catalogue import DATASETS
 from osiris.data.config import BenchmarkConfig
-from osiris.data.decode import Encoded
-from osiris.data.names import DATASETS
-from osiris.data.table import Rows, Source, Table, make_table
+from osiris.data.source import Encoded, Rows, Source, Table, make_table
 from osiris.data.tinyworld import objects, painting
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 
@@ -64,7 +63,7 @@ def render_class(split: str, label: int, out: np.ndarray) -> None:
 
 
 def tinyworld_source(config: BenchmarkConfig) -> Source:
-    """As many images per class as the limits ask for (tinyworld is endless), else the usual number."""
+    """Has as many images per class as the limits ask for (tinyworld is endless), else the usual number."""
     known = DATASETS["tinyworld"]
     usual = known.train_per_class
     train = max(config.train_per_class or usual, config.bank_per_class or usual)

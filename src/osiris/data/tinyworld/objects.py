@@ -19,7 +19,7 @@ from osiris.data.tinyworld.shapes import Field
 Drawn = tuple[Field, Field | None]
 """Distance of the body, and distance of what is painted on it."""
 Draw = Callable[[Field, Field, Field], Drawn]
-"""Of u, v, and variation in [0, 1] as [n, 1, 1]."""
+"""A function of u, v, and a variation in [0, 1], as [n, 1, 1]."""
 Pattern = Callable[[Field, Field, Field], Field]
 
 

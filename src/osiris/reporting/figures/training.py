@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from osiris.data.names import EPISODES
+from osiris.data.catalogue import EPISODES
 from osiris.framework.terms import Contrast
 from osiris.reporting import axes as draw
 from osiris.reporting.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin

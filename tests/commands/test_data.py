@@ -7,10 +7,16 @@ import pytest
 from PIL import Image
 
 from osiris.cli import main
-from osiris.data.benchmarks import episode_from, is_at_hand, load_benchmark
 from osiris.data.cache import VERSION
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import episode_from, is_at_hand, load_benchmark
 from pictures import write_pictures
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OSIRIS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_a_received_config_does_not_get_a_folder_decoded(photos: Path, monkeypat
     """Reports load the images of a run only where `is_at_hand` says so."""
     config = BenchmarkConfig(f"folder:{photos}")
     with monkeypatch.context() as patch:
-        patch.setattr("osiris.data.dataset.decode_table", lambda *_: pytest.fail("images were decoded"))
+        patch.setattr("osiris.data.dataset.decode_all", lambda *_: pytest.fail("images were decoded"))
         assert not is_at_hand(config) and not is_at_hand(BenchmarkConfig(f"arrays:{photos / 'private.txt'}"))
     load_benchmark(config)
     assert is_at_hand(config) and is_at_hand(BenchmarkConfig("tinyworld"))

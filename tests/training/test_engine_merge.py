@@ -12,8 +12,7 @@ from osiris.errors import Stopped, UserError
 from osiris.framework.representations import Average, Frozen
 from osiris.framework.terms import Elastic, Expert
 from osiris.runs.state import read_state
-from osiris.training.engine import Engine
-from osiris.training.episode import Ended, Trained, learn
+from osiris.training.engine import Ended, Engine, Trained
 from osiris.training.schedule import plan_episodes
 from quick import quick
 from tiny import composed, tiny_benchmark
@@ -44,7 +43,7 @@ def test_f_is_a_share_of_what_was_learned(pretrained: bool) -> None:
     for episode in plan_episodes(engine.benchmark, engine.method, engine.config.learning)[:2]:
         before, learned, heads = weights(engine.networks.encoder), {}, {}
         merges = pretrained or episode.task > 0
-        for event in learn(engine, episode):
+        for event in engine.learn(episode):
             if isinstance(event, Trained):
                 learned, heads = weights(engine.networks.encoder), weights(engine.networks.heads)
                 assert (engine.before is not None) == ("before" in engine.state()) == merges
@@ -61,7 +60,7 @@ def test_f_is_a_share_of_what_was_learned(pretrained: bool) -> None:
 
 def learned_two(engine: Engine) -> Engine:
     for episode in plan_episodes(engine.benchmark, engine.method, engine.config.learning)[:2]:
-        list(learn(engine, episode))
+        list(engine.learn(episode))
     return engine
 
 

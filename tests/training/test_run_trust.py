@@ -29,6 +29,7 @@ from osiris.files import read_json
 from osiris.models.encoder import build_encoder
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import digest
+from osiris.training import build
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.interrupt import Interrupt
@@ -421,8 +422,8 @@ def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.M
     def keep(make: Callable[[int], torch.nn.Module], *_: object) -> None:
         built.append(make(0))
 
-    monkeypatch.setattr(training_run, "untrained_baseline", keep)
-    training_run.baseline_of(SETTINGS, benchmark(), torch.device("cpu"))
+    monkeypatch.setattr(build, "untrained_baseline", keep)
+    build.baseline_of(SETTINGS, benchmark(), torch.device("cpu"))
     weights = [value for name, value in built[0].named_parameters() if value.ndim == 1 and name.endswith("weight")]
     assert weights and all(bool((value == 1).all()) for value in weights)
     zeroed = [value for name, value in build_encoder(SETTINGS.encoder, 0).named_parameters() if not value.any()]

@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 from osiris.data.benchmark import Benchmark
-from osiris.data.benchmarks import benchmark_from, episode_from, load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import benchmark_from, episode_from, load_benchmark
 from osiris.errors import UserError
 from pictures import picture, write_pictures
 

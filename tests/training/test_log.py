@@ -11,8 +11,8 @@ from rich.console import Console
 
 from osiris import console
 from osiris.errors import UserError
-from osiris.training import loggers
-from osiris.training.loggers import JsonLines, ProgressView, TensorBoard, WeightsAndBiases, scalars
+from osiris.training.dashboards import ProgressView, TensorBoard, WeightsAndBiases, open_views, scalars
+from osiris.training.log import JsonLines
 from tiny_runs import config
 
 
@@ -153,10 +153,10 @@ def test_missing_extras_are_named(module: str, extra: str, tmp_path: Path, monke
     options: dict[str, Any] = {extra: True}
     settings = config(**options)
     with pytest.raises(UserError, match=rf"--{extra} needs the extra: pip install 'osiris-ucl\[{extra}\]'"):
-        loggers.open_views(settings, "ft", tmp_path, quiet=True, start=0)
+        open_views(settings, "ft", tmp_path, quiet=True, start=0)
 
 
 def test_quiet_means_quiet(tmp_path: Path) -> None:
-    assert loggers.open_views(config(), "ft", tmp_path, quiet=True, start=0) == []
-    (view,) = loggers.open_views(config(), "ft", tmp_path, quiet=False, start=0)
+    assert open_views(config(), "ft", tmp_path, quiet=True, start=0) == []
+    (view,) = open_views(config(), "ft", tmp_path, quiet=False, start=0)
     assert isinstance(view, ProgressView)

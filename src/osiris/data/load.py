@@ -7,12 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from osiris.data import folder, huggingface, orders, tinyworld
-from osiris.data.cache import Entry, bytes_on_disk
+from osiris.data import arrays, folder, huggingface, tinyworld
+from osiris.data.cache import Entry, bytes_on_disk, cached_entry
+from osiris.data.catalogue import (
+    BENCHMARKS,
+    DATASETS,
+    BenchmarkName,
+    choose_tasks,
+    packaged_order,
+    parse_name,
+    tiny_imagenet_environments,
+)
 from osiris.data.config import BenchmarkConfig
-from osiris.data.dataset import cached_entry, load_dataset
-from osiris.data.names import BENCHMARKS, DATASETS, BenchmarkName, parse_name
-from osiris.data.table import Rows, Source, Values, make_source
+from osiris.data.source import Rows, Source, Values, make_source
 from osiris.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +36,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
         )
     from osiris.data.benchmark import by_class, by_episode
+    from osiris.data.dataset import load_dataset
 
     dataset = load_dataset(open_source(name, config), config)
     if name.task_count is None:
@@ -36,11 +44,11 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     if name.order == "own" and config.class_order is None:
         return by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
     published = name.kind == "known" and name.place != "tinyworld"
-    packaged = orders.packaged_order(name.place, name.order) if published else None
+    packaged = packaged_order(name.place, name.order) if published else None
     aliases = dataset.known.class_ids if dataset.known and published else ()
-    chosen = orders.choose_tasks(name.text, dataset.class_names, aliases, name.task_count, packaged, config.class_order)
+    chosen = choose_tasks(name.text, dataset.class_names, aliases, name.task_count, packaged, config.class_order)
     structured = name.text == "structured-tiny-imagenet" and config.class_order is None
-    return by_class(name.text, dataset, chosen, config, orders.tiny_imagenet_environments() if structured else ())
+    return by_class(name.text, dataset, chosen, config, tiny_imagenet_environments() if structured else ())
 
 
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
@@ -50,9 +58,7 @@ def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:
     if name.kind == "folder":
         return folder.folder_source(Path(name.place), by_class=name.task_count is not None)
     if name.kind == "arrays":
-        from osiris.data.arrays import file_source
-
-        return file_source(Path(name.place))
+        return arrays.file_source(Path(name.place))
     if name.kind == "known":
         return huggingface.known_source(DATASETS[name.place], config)
     return huggingface.dataset_source(name.place, config)
@@ -97,6 +103,7 @@ def benchmark_from(
 
 def _by_episode(source: Source, image_size: int | None, strict: bool) -> Benchmark:
     from osiris.data.benchmark import by_episode
+    from osiris.data.dataset import load_dataset
 
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
     return by_episode(source.name, load_dataset(source, config), config)
@@ -114,8 +121,8 @@ def episode_source(images: Any, name: str) -> tuple[Source, list[str]]:
     elif isinstance(images, str | Path):
         images = [images]
     labelled = _own_source(images, name)
-    fingerprint = None if labelled.fingerprint is None else (*labelled.fingerprint, f"one episode: {name}")
-    source = replace(labelled, read_table=lambda: labelled.read_table().as_one_episode(name), fingerprint=fingerprint)
+    key = None if labelled.key is None else (*labelled.key, f"one episode: {name}")
+    source = replace(labelled, read_table=lambda: labelled.read_table().as_one_episode(name), key=key)
     return replace(source, episode=True), notices
 
 
@@ -153,8 +160,6 @@ def _own_source(
 
 
 def _rows(images: Any, name: str, labels: Values | None = None, episodes: Values | None = None) -> Rows:
-    from osiris.data import arrays
-
     if isinstance(images, list | tuple) and images and isinstance(images[0], str | Path):
         return folder.path_rows([Path(path).expanduser().absolute() for path in images], labels, episodes)
     if hasattr(images, "__len__") and hasattr(images, "__getitem__"):

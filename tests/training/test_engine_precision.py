@@ -13,7 +13,7 @@ from osiris.errors import UserError
 from osiris.framework.config import MethodConfig
 from osiris.runs.state import digest
 from osiris.training.engine import Engine
-from osiris.training.meter import Meter
+from osiris.training.log import Meter
 from process_jobs import build
 from tiny_runs import config
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from osiris.data import dataset, huggingface
-from osiris.data.benchmarks import describe_benchmarks, load_benchmark
+from osiris.data import cache, huggingface
+from osiris.data.catalogue import DATASETS
 from osiris.data.config import BenchmarkConfig
-from osiris.data.names import DATASETS
+from osiris.data.load import describe_benchmarks, load_benchmark
 from osiris.errors import UserError
 from pictures import picture, png, write_parquet
 
@@ -162,5 +162,5 @@ def test_a_complete_entry_serves_without_the_files(miniature: Path, monkeypatch:
     monkeypatch.setattr(huggingface, "hub_reachable", lambda: False)
     with pytest.raises(UserError, match="could not download"):
         load(None)
-    monkeypatch.setattr(dataset, "missing_images", lambda *_: [])
+    monkeypatch.setattr(cache, "missing_images", lambda *_: [])
     assert load_benchmark(BenchmarkConfig("split-cifar100-5")).location == filled.location

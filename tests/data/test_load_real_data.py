@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from osiris.data.benchmark import Benchmark, Split
-from osiris.data.benchmarks import load_benchmark
 from osiris.data.config import BenchmarkConfig
+from osiris.data.load import load_benchmark
 
 pytestmark = [
     pytest.mark.real_data,

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: log.jsonl, and views that show the same records.
+"""Views that show the records of log.jsonl: on the terminal, in TensorBoard, and in Weights & Biases.
 
 A logger has two methods: `log(record)` and `close()`.
 """
@@ -6,8 +6,6 @@ A logger has two methods: `log(record)` and `close()`.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,35 +20,8 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
-class JsonLines:
-    """One line per record. Checkpoints hold `position`; a resumed run truncates the file to it."""
-
-    def __init__(self, path: Path, position: int = 0) -> None:
-        self.file = path.open("a+b")
-        # A crash of the machine may have lost the end of the log: do not fill the gap, and keep whole lines only.
-        self.file.seek(0)
-        before = self.file.read()[:position]
-        self.file.truncate(before.rfind(b"\n") + 1)
-        self.file.seek(0, os.SEEK_END)
-
-    @property
-    def position(self) -> int:
-        """The length of the log, which is on disk when this returns."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        return self.file.tell()
-
-    def log(self, record: dict[str, Any]) -> None:
-        self.file.write((json.dumps(record, allow_nan=False) + "\n").encode())
-        self.file.flush()
-
-    def close(self) -> None:
-        os.fsync(self.file.fileno())
-        self.file.close()
-
-
 class ProgressView:
-    """On the display: a row for the run with the time left and the newest metrics, and one for the task. Without a
+    """Shows a row for the run with the time left and the newest metrics, and one for the task. Without a
     terminal, lines such as
     `task 2/10 epoch 3/24 loss 3.14 (current 2.1, cross 1.0, past 1.1) 2100 images/s, 1 min 20 s left`."""
 

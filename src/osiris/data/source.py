@@ -1,4 +1,4 @@
-"""The one form that every source takes before decoding: a table of (image, label, episode, split)."""
+"""A source of images before decoding: a table of (image, label, episode, split), whatever it is read from."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from osiris.data.decode import Encoded
-from osiris.data.names import KnownDataset
+from osiris.data.catalogue import KnownDataset
 from osiris.errors import UserError
 
 NUMBERS = re.compile(r"(\d+)")
+Encoded = bytes | Path | np.ndarray
+"""An image before decoding: the content of a file, its path, or pixels [H, W] or [H, W, C]."""
 Values = Any
 """One value per image (numbers, strings or dates): a sequence, an array or a tensor."""
 
@@ -31,7 +32,7 @@ class Rows:
     """Names a row in a message: its path, or its number."""
     labels: Values | None = None
     episodes: Values | None = None
-    content: str | None = None
+    key: str | None = None
     """Identifies the images without reading them; None for images in memory, which are not cached."""
     folder: str = ""
     """The folder that holds the files of all images, if they are files."""
@@ -72,12 +73,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that was found but not read yet."""
+    """Images that were found but not read yet."""
 
     name: str
     read_table: Callable[[], Table]
-    fingerprint: tuple[str, ...] | None
-    """Identifies the content without reading it; None for data in memory, which is not cached."""
+    key: tuple[str, ...] | None
+    """Identifies the table without reading it; None for images in memory, which are not cached."""
     known: KnownDataset | None = None
     local: bool = True
     """False: the data comes from the hub, and any complete cached copy of it may serve instead."""
@@ -94,14 +95,14 @@ def make_source(
     class_names: Sequence[str] | None = None,
     notices: Sequence[str] = (),
 ) -> Source:
-    """The user's own images, with what identifies them where they are files."""
-    contents = [
-        None if rows.content is None else (rows.content, _texts(rows.labels), _texts(rows.episodes))
+    """The user's own images, with a key if they are files."""
+    parts = [
+        None if rows.key is None else (rows.key, _texts(rows.labels), _texts(rows.episodes))
         for rows in (train, test)
         if rows is not None
     ]
-    fingerprint = None if None in contents else (digest([repr((contents, class_names))]),)
-    return Source(name, lambda: make_table(name, train, test, class_names, notices), fingerprint, origin=train.folder)
+    key = None if None in parts else (hash_lines([repr((parts, class_names))]),)
+    return Source(name, lambda: make_table(name, train, test, class_names, notices), key, origin=train.folder)
 
 
 def _texts(values: Values | None) -> list[str] | None:
@@ -117,7 +118,7 @@ def stamp(path: Path) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def digest(lines: Sequence[str]) -> str:
+def hash_lines(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 

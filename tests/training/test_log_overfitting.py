@@ -11,8 +11,8 @@ from fork_server import Pool
 from osiris.evaluation.overfitting import overfitting, relative_difference
 from osiris.framework import losses
 from osiris.framework.config import MethodConfig
-from osiris.training import tracking
-from osiris.training.tracking import track_overfitting
+from osiris.training import log as training_log
+from osiris.training.log import track_overfitting
 from process_jobs import build
 from tiny_runs import config, contents, log, train
 
@@ -78,7 +78,7 @@ def test_neither_side_has_images_of_the_current_task(monkeypatch: pytest.MonkeyP
         for step in range(2):
             engine.step(phase, step)
     sides: list[Tensor] = []
-    monkeypatch.setattr(tracking, "overfitting", lambda embed, past, memory, *_, **__: sides.extend((past, memory)))
+    monkeypatch.setattr(training_log, "overfitting", lambda embed, past, memory, *_, **__: sides.extend((past, memory)))
     assert track_overfitting(engine, stretch[2], 1) is None
     train_task = engine.benchmark.train.task
     held = engine.memory.task[: engine.memory.filled]

@@ -1,0 +1,112 @@
+"""The networks of a run before it has learned: its own, and untrained ones to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from osiris.augment.views import normalise
+from osiris.config import MERGED_STATISTICS, Config
+from osiris.data.benchmark import Benchmark
+from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
+from osiris.errors import UserError
+from osiris.evaluation.baselines import Baseline, untrained_baseline
+from osiris.evaluation.fingerprint import protocol_fingerprint
+from osiris.files import cache_directory, load_tensors
+from osiris.framework.methods import Method
+from osiris.framework.trainable import TrainableMethod
+from osiris.models.config import EncoderConfig
+from osiris.models.encoder import build_encoder, feature_count
+from osiris.models.external import Architecture, Channels, freeze_layers, normalisation, statistics
+from osiris.models.normalisation import set_mode
+
+FIT_IMAGES = 500
+"""Images of the first task that a `fast` encoder is fitted to."""
+
+
+def build_model(
+    config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None, planned: int
+) -> TrainableMethod:
+    """Networks, terms and memory of a run, on the default device. `architecture`: see `build_encoder`."""
+    images, seed, learning = first_task_images(benchmark, config.encoder), config.seed, config.learning
+    encoder = build_encoder(config.encoder, seed, images=images, architecture=architecture)
+    if config.engine.init is not None and architecture is None:
+        initialise(encoder, config.engine.init)
+    if learning.freeze:
+        freeze_layers(encoder, learning.freeze)
+    set_mode(encoder, learning.statistics == "batch", learning.dropout)
+    if config.learning.view_size is not None:
+        feature_count(encoder, (3, config.learning.view_size, config.learning.view_size))
+    sizes = config.learning.memory_size, benchmark.train.images.shape
+    model = TrainableMethod(method, encoder, config.projector, *sizes, planned, seed)
+    if config.engine.micro_batch is not None and model.networks.batch_norm:
+        raise UserError("--micro-batch would change the statistics of the encoder's BatchNorm; leave it out.")
+    if learning.merge < 1 and model.networks.batch_norm:
+        raise UserError(MERGED_STATISTICS)
+    return model
+
+
+def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
+    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
+    if encoder.encoder is not None or encoder.family != "fast":
+        return None
+    indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
+    indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
+    return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
+
+
+def initialise(encoder: nn.Module, path: Path) -> None:
+    """--init: start the encoder from given weights."""
+    wanted = encoder.state_dict()
+    given = encoder_weights(load_tensors(path)[0])
+    missing = [name for name in wanted if name not in given]
+    shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+    if missing or shapes:
+        problem = f"{missing[0]} is missing" if missing else f"{shapes[0]} has another shape"
+        raise UserError(
+            f"--init {path} does not fit the encoder: {problem}. Check --encoder, or --width, --blocks, --stem and "
+            "--norm."
+        )
+    encoder.load_state_dict({name: given[name] for name in wanted})
+
+
+def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's state from a task checkpoint, or from a file that holds nothing else."""
+    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def expected_normalisation(config: Config) -> tuple[Channels, Channels] | None:
+    """(mean, std) as --normalise says, else as the encoder or the file of --init says; None if none of them does."""
+    text, encoder, init = config.encoder.normalise, config.encoder.encoder, config.engine.init
+    if text is not None:
+        known = {"imagenet": (IMAGENET_MEAN, IMAGENET_STD), "half": ((0.5,) * 3, (0.5,) * 3)}
+        try:
+            mean, std = known[text] if text in known else (map(float, part.split(",")) for part in text.split("/"))
+            return statistics(list(mean), list(std))
+        except ValueError:
+            raise UserError(
+                f"--normalise {text}: use imagenet, half, or R,G,B/R,G,B (mean and deviation, which is positive)."
+            ) from None
+    if init is not None:
+        metadata = load_tensors(init)[1]
+        if metadata.get("mean") and metadata.get("std"):
+            return statistics(metadata["mean"], metadata["std"])
+    return None if encoder is None else normalisation(encoder)
+
+
+def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> Baseline | None:
+    """R_i of untrained encoders, without zero-initialised last norms, which would make every block the identity. Those
+    of the user's own are not cached: a name does not tell whether the code has changed."""
+    identity = protocol_fingerprint(benchmark, config.evaluation, config.encoder.description).hash
+    images = first_task_images(benchmark, config.encoder)
+    return untrained_baseline(
+        lambda seed: build_encoder(config.encoder, seed, zero_init_last=False, images=images),
+        benchmark,
+        config.evaluation,
+        cache_directory() / "baselines" if config.encoder.encoder is None else None,
+        f"{identity}-threads{torch.get_num_threads()}",
+        device,
+    )
