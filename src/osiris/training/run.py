@@ -61,8 +61,8 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
     """Advance a run over the episodes of its benchmark; returns its metrics.
 
     `benchmark` replaces the one that the config names. `stop_after`: learn at most so many episodes; the others are
-    left to a later call, and there are no metrics before that. With several processes, the first one writes, prints and returns
-    the metrics; the others return None.
+    left to a later call, and there are no metrics before that. With several processes, the first one writes, prints and
+    returns the metrics; the others return None.
     """
     with opened(opening) as run:
         metrics = processes.on_first(finished_metrics, run.directory, run.state)
