@@ -36,6 +36,7 @@ from osiris.files import cache_directory, read_json, write_json, write_text
 VERSION = 3
 """Part of every key; raise it when the layout or the decoding changes."""
 DEFAULT_LIMIT_MB = 4096
+"""Own data that takes more than this when decoded is decoded on the fly."""
 SAMPLE = 64
 """Images whose check value is compared each time an entry is opened."""
 
@@ -178,7 +179,8 @@ def decode_limit(config: BenchmarkConfig) -> int:
 def entry_key(source: Source, config: BenchmarkConfig) -> str:
     """The directory of a source's entry: a name that is safe on every file system and unique to what is decoded."""
     assert source.key is not None
-    options = () if source.known is not None else (f"limit={decode_limit(config)}",)
+    limit = decode_limit(config)
+    options = () if source.known is not None else (f"limit={limit}",)
     slug = re.sub(r"[^a-z0-9]+", "-", source.name.lower()).strip("-")[-60:] or "data"
     lines = [str(VERSION), *source.key, f"size={config.image_size}", *options]
     return f"{slug}-{hash_lines(lines)[:16]}"

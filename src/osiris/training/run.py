@@ -60,8 +60,8 @@ class Opening:
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
     """Advance a run over the episodes of its benchmark; returns its metrics.
 
-    `benchmark` replaces the one that the config names. `stop_after`: learn at most so many episodes; the rest is left
-    to a later call, and there are no metrics before it. With several processes, the first one writes, prints and
+    `benchmark` replaces the one that the config names. `stop_after`: learn at most so many episodes; the others are
+    left to a later call, and there are no metrics before that. With several processes, the first one writes, prints and
     returns the metrics; the others return None.
     """
     with opened(opening) as run:
