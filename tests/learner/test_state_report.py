@@ -1,5 +1,6 @@
 """Report and model card of a learner's state: names of episodes, intervals, and no claim that they do not carry."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,12 @@ from markupsafe import escape
 from msgspec.structs import replace
 
 from osiris.errors import Stopped
+from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.export import export
+from osiris.export.export import model_card
 from osiris.learner import Learner
 from osiris.reporting.comparison import comparison_table
-from osiris.reporting.figures import training
+from osiris.reporting.figures import representation, training
 from osiris.reporting.figures.episodes import below_start_on_reference, reference_accuracy
 from osiris.reporting.page import make_report
 from osiris.reporting.studies import Study, studies
@@ -50,6 +53,13 @@ def test_axes_have_the_names_of_the_finished_episodes(study: Study) -> None:
         axes = made.canvas.axes[0]
         assert [tick.get_text() for tick in axes.get_xticklabels()] == list(MONTHS), make
         assert max(float(np.max(line.get_xdata())) for line in axes.lines) <= 2, make
+    assert representation.feature_maps(study) is None, "each episode was evaluated on its own images alone"
+
+
+def test_the_card_names_an_encoder_of_your_own(state: Path) -> None:
+    (run,) = load_runs([state])
+    loaded = dataclasses.replace(load_checkpoint(run.checkpoint()), description={"encoder": "own:encoder"})
+    assert "| encoder | own:encoder |" in model_card(run, loaded, "onnx", 0.0)
 
 
 @pytest.mark.parametrize(("fell", "said"), [(1, "no significant difference"), (9, "something was forgotten")])
