@@ -67,7 +67,7 @@ def test_a_visit_renews_what_is_stored_with_an_image(method: str, field: str) ->
     assert (stored.norm(dim=1) > 0).all() == (method == "cla-r"), "minred has no feature before the first visit"
     before = stored.clone()
     engine.begin(stretch[1])
-    engine.memory.admit = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue]
+    engine.memory.admit = lambda count, random: (torch.arange(0), torch.arange(0))  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     engine.step(stretch[1], 0)
     assert int((stored != before).any(1).sum()) == 6, "the images of Y"
 
