@@ -33,7 +33,7 @@ _HOME = {
     "Method": "framework.methods",
     "Run": "runs.run",
     "UserError": "errors",
-    "benchmark_from": "data.benchmarks",
+    "benchmark_from": "data.load",
     "compare": "api",
     "compatibility": "api",
     "evaluate": "api",

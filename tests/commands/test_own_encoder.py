@@ -84,7 +84,7 @@ def test_a_typed_function_is_recorded_by_name_and_must_be_typed_again(
     forget(monkeypatch, here)
     assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
     message = error_of(capsys)
-    assert "own:build" in message and "--encoder nets:build" in message
+    assert "own:build" in message and "nets.build" in message and "--encoder package.module:function" in message
     assert not Path("imported").exists(), "a run directory names it, and that is not enough"
     assert cli.main(["train", "--resume", "run", "--encoder", "nets:build", "--quiet"]) == 0
     assert Path("imported").exists()

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """The benchmark that `config` names, with its images in the cache or in memory."""
     name = parse_name(config.benchmark)
-    if config.image_size is not None and not 8 <= config.image_size <= 1024:
-        raise UserError(f"--image-size {config.image_size}: choose a side between 8 and 1024 pixels.")
     if name.task_count is None and config.class_order is not None:
         raise UserError(
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."

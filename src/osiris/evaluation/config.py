@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from osiris.errors import UserError, unknown
 
@@ -13,6 +14,8 @@ masked to the task's classes (as in the paper's appendix)."""
 BASELINES = ("pixels", "pixels-centred", "patches")
 """Features that are not learned. A trained encoder should beat KNN on them."""
 
+Mark = Literal["best", "second"]
+"""How a value stands out in its column."""
 METRICS = ("A", "F", "K", "C", "T")
 """Overall accuracy, forgetting, knowledge gain, cross-task consolidation, forward transfer (Sec. 4.1)."""
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import bdtr, stdtr
 
+from osiris.evaluation.config import Mark
 from osiris.randomness import generator
 
-Mark = Literal["best", "second"]
 BOOTSTRAP_ENTRIES = 1 << 22
 """Random indices in memory at a time (32 MiB)."""
 

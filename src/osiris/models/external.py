@@ -152,12 +152,11 @@ def build_external(name: str, architecture: Architecture | None = None) -> nn.Mo
         if not isinstance(module, nn.Module):
             raise UserError(f"{name}: the function returned {type(module).__name__}, not a torch.nn.Module.")
     else:
-        recorded = architecture["constructor"] if architecture and "constructor" in architecture else ""
-        entry = ":".join(recorded.rsplit(".", 1))
-        entry = entry if PYTHON_ENTRY.fullmatch(entry) else "package.module:function"
+        recorded = architecture["constructor"] if architecture and "constructor" in architecture else "?"
         raise UserError(
-            f"{name} is an encoder of your own, and this process does not know it. Name it in every call: --encoder "
-            f"{entry} (in Python: encoder=..., or osiris.register_encoder(...) to load the run)."
+            f"{name} is an encoder of your own (recorded as {recorded}), and this process does not know it. Name it in "
+            "every call: --encoder package.module:function (in Python: encoder=..., or osiris.register_encoder(...) to "
+            "load the run)."
         )
     return in_fast_format(with_global_batch_norm(module))
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from osiris.console import console, notice
 from osiris.errors import unknown
-from osiris.evaluation.statistics import Mark
+from osiris.evaluation.config import Mark
 
 TableFormat = Literal["text", "markdown", "latex", "csv"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex", "csv")
