@@ -58,14 +58,14 @@ def speeds(repeats: int, device: str) -> Iterator[Speed]:
 
 def training_speed(name: str, config: Config, device: str, repeats: int) -> Speed:
     chosen = open_device(device, config.engine.tf32)
-    engine, phase = second_task("osiris-d", config, chosen)
-    images = engine.step(phase, 0).images
+    engine, episode = second_task("osiris-d", config, chosen)
+    images = engine.step(episode, 0).images
     matrix = torch.randn(4096, 4096, device=chosen, dtype=KINDS[config.engine.precision])
     side = config.learning.view_size or engine.benchmark.train.images.shape[1]
     work = images * later_cost(engine.method).work * encoder_flops(config.encoder, side)
     passes = bare_passes(engine, images)
     step, bare, product = (
-        wall_seconds(one, chosen, repeats) for one in (lambda: engine.step(phase, 1), passes, lambda: matrix @ matrix)
+        wall_seconds(one, chosen, repeats) for one in (lambda: engine.step(episode, 1), passes, lambda: matrix @ matrix)
     )
     return Speed(name, images / step, bare / step, work / step / (2 * 4096**3 / product))
 
@@ -85,7 +85,8 @@ def second_task(method: str, config: Config, device: torch.device = CPU) -> tupl
 
 def bare_passes(engine: Engine, images: int) -> Callable[[], None]:
     """The encoder passes of a step with so many images of X, and nothing else."""
-    size, cost, encoder = engine.config.learning.view_size or 32, later_cost(engine.method), engine.networks.encoder
+    size = engine.config.learning.view_size or engine.benchmark.train.images.shape[1]
+    cost, encoder = later_cost(engine.method), engine.networks.encoder
     live = torch.randn(round(images * cost.backward), 3, size, size, device=engine.device)
     frozen = torch.randn(round(images * cost.frozen), 3, size, size, device=engine.device)
 

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "paper": ("results", "print the paper's published numbers"),
     "list": ("list", "list methods, benchmarks and presets"),
     "data": ("data", "download, verify and look at a benchmark's images"),
-    "bench": ("machine", "measure the speed of training and evaluation on this machine"),
+    "bench": ("machine", "measure how fast osiris-d trains on this machine"),
     "doctor": ("machine", "show versions, device, threads, data and free disk space"),
 }
 """Name -> module in `commands/`, and what it does."""

@@ -42,7 +42,7 @@ class LearningConfig:
     learning_rate: Annotated[float, Meta(ge=1e-12, le=1e3)] = 0.03
     """Learning rate; constant in the paper."""
     momentum: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
-    """Momentum of SGD and LARS."""
+    """Momentum of SGD, LARS and Muon."""
     weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 5e-4
     """Weight decay of tensors with more than one dimension; others have none."""
     schedule: Literal["constant", "cosine"] = "constant"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Memory(nn.Module):
-    """Raw uint8 images with their source id, task and insertion step, and the fields that terms declare (der).
+    """Raw uint8 images with their source id, task and insertion step, and the fields that terms declare (as der).
 
     Offer number n (from 0) takes the next free slot. Once the memory is full, r is drawn from {0..n}, and the image
     replaces slot r if there is such a slot. The draws come from the caller's keyed generator on the CPU, so every

@@ -3,9 +3,6 @@
 Every random decision is drawn from a generator keyed by (seed, purpose, indices such as task and step). Therefore the
 first task is bit-equal across methods, a resumed run draws what the uninterrupted one drew, two processes draw what
 one would draw (each draws for the global batch and keeps its rows), and evaluation or tracking has no side effect.
-
-Purposes in use: init, order, augment.x, augment.y, memory.read, memory.write, mix, fisher, tracking, dropout,
-probe, bootstrap, health.
 """
 
 from __future__ import annotations

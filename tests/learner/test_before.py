@@ -190,12 +190,15 @@ def test_a_wrong_folder_is_named_and_nothing_is_left_behind(
 def test_other_labelled_images_are_refused_before_learning(photos: Path, state: Path, tmp_path: Path) -> None:
     for seed, name in enumerate(("cat", "dog")):
         write_pictures(tmp_path / "labelled" / name, 4, seed=20 + seed)
+    others = tmp_path / "others"
+    for seed in range(3):
+        write_pictures(others / f"kind {seed}", 16, seed=40 + seed)
     learner(state).measure(tmp_path / "labelled")
     accuracy = learner(state).status()["observations"]
     with pytest.raises(UserError, match=r"was measured with 8 labelled images of 2 classes .*has 48 of 3"):
-        learner(state).observe(photos / MONTHS[2], reference=photos)
+        learner(state).observe(photos / MONTHS[2], reference=others)
     assert len(learner(state).status()["episodes"]) == 2 and learner(state).status()["observations"] == accuracy
-    learner(state).observe(photos / MONTHS[2], reference=photos, new_reference=True)
+    learner(state).observe(photos / MONTHS[2], reference=others, new_reference=True)
     measured = [one.reference for one in learner(state).status()["observations"].episodes]
     assert [one.images for one in measured if one is not None] == [48, 48, 48]
 
@@ -272,3 +275,24 @@ def test_compare_says_that_smoke_numbers_mean_nothing(
     capsys.readouterr()
     assert cli.main(["compare", str(tmp_path / "run")]) == 0
     assert "its numbers mean nothing" in " ".join(capsys.readouterr().err.split())
+
+
+def test_labelled_images_are_not_learned_from_silently(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled = tmp_path / "labelled"
+    for number, image in enumerate(sorted((photos / "2026-01").rglob("*.png"))[:8]):
+        (labelled / f"kind {number % 2}").mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, labelled / f"kind {number % 2}")
+    with pytest.raises(UserError, match="is the folder of --reference"):
+        learner(tmp_path / "state").observe(labelled, name="x", reference=labelled)
+    assert not (tmp_path / "state").exists()
+    learner(tmp_path / "state").observe(photos / "2026-01", reference=labelled)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "8 of the 16 images of 2026-01 are labelled images of --reference: they are learned from too" in said
+    before = (tmp_path / "state" / "metrics.json").read_bytes()
+    with pytest.raises(UserError, match="8 of the 8 images of copy are labelled images"):
+        learner(tmp_path / "state").observe(shutil.copytree(labelled, tmp_path / "copy"), name="copy")
+    assert (tmp_path / "state" / "metrics.json").read_bytes() == before
+    learner(tmp_path / "state").observe(photos / "2026-02")
+    assert "labelled images of --reference" not in capsys.readouterr().err

@@ -143,6 +143,7 @@ def duplicates_command(
     folders: Positional[tuple[Path, ...]] = (),
     cosine: float = 0.95,
     out: Path | None = None,
+    encoder: str | None = None,
     json: bool = False,
 ) -> None:
     """Find groups of images in the index that are nearly the same.
@@ -160,13 +161,14 @@ def duplicates_command(
         folders: Compare only the images of the index below these folders; only these are opened.
         cosine: The least similarity of neighbours in a group.
         out: The contact sheet, one group per row. None means duplicates.png; none with --json.
+        encoder: Not needed: no image is embedded. Accepted because other commands need it for an encoder of your own.
         json: Print the groups as JSON.
     """
 
     sheet = _sheet(out, "duplicates.png", json, folders)
     if not -1 <= cosine <= 1:
         raise UserError(f"--cosine {cosine}: give a number from -1 to 1.")
-    learner = Learner(state)
+    learner = Learner(state, encoder=typed_encoder(encoder))
     groups = learner.duplicates(cosine, folders)
     notice(*_mapped(learner))
     if json:

@@ -34,4 +34,4 @@ class MethodConfig:
     memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
     """Images that the memory keeps: a uniform sample, the newest, the least redundant, or as many per task."""
     replay_fraction: float | None = None
-    """|Y| / |X|; None means 3/4 (lump: 1)."""
+    """|Y| / |X|; None means 3/4 (lump and cromo: 1)."""

@@ -217,7 +217,7 @@ def find_method(name: str) -> Method:
     if variants and variants[0] in readings:
         base, variants = f"{base}/{variants[0]}", variants[1:]
         method = READINGS[base]
-    for variant in sorted(variants, key=[*VARIANTS, *variants].index):  # `renormalised` comes last
+    for variant in sorted(variants, key=[*VARIANTS, *variants].index):  # equal-work comes last
         if variant not in VARIANTS:
             raise unknown("variant", variant, [*readings, *VARIANTS])
         before, method = method, VARIANTS[variant](method)

@@ -56,8 +56,8 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
         return name
     if before is None or before.position.task != task or before.unfinished is not None:
         raise UserError(
-            f"{name} cannot be taken back: {directory.path} has no copy of its state before it. It keeps one, made "
-            "when osiris observe begins an episode, until it is used or the next one is made."
+            f"{name} cannot be taken back. Only the last episode that osiris observe has begun can, and only once: "
+            f"{directory.path} keeps one copy of its state, made when an episode begins, until it is used."
         )
     done = f"{task_name(task)}."
     for file in (*directory.checkpoints.iterdir(), *directory.evaluation.iterdir()):

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from osiris import processes
 from osiris.config import Config, with_options
-from osiris.console import duration, notice
+from osiris.console import duration, notice, warn
 from osiris.data.load import episode_from
 from osiris.devices import open_device
 from osiris.errors import UserError
@@ -40,6 +40,7 @@ from osiris.runs.run import Run
 from osiris.runs.state import DAMAGED, State, load_state, save_state
 from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
+from osiris.training.schedule import Episode
 
 
 class Status(TypedDict):
@@ -148,10 +149,14 @@ class Learner(Collection):
         labelled = None if reference is None else Path(reference)
         if labelled is not None:
             labelled_files(labelled)  # refuse a wrong folder before anything is written
+            if isinstance(images, str | Path) and Path(images).resolve() == labelled.resolve():
+                raise UserError(f"{images} is the folder of --reference: learning from it would spoil the test.")
         config = self._configure(images)
         new = not quiet and not self._files.config.exists()
         if new:
             notice(f"a new state, preset {config.preset}{describe(config)}.")
+            if (config.encoder.encoder or "").startswith("own:") and not config.pretrained:
+                notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
         with opened(Opening(config, self.folder, quiet=quiet, again=self._way_on)) as run:
@@ -165,6 +170,7 @@ class Learner(Collection):
             with run.interrupt.at_once():
                 size = run.benchmark.train.images.shape[-1]
                 opened_images = processes.on_first(open_reference, directory, labelled, size, new_reference)
+                processes.on_first(keep_apart, opened_images, run.coming())
             guard = Guard(run, opened_images) if only_if_better else None
             if run.coming() and state is not None and state.unfinished is None:
                 processes.on_first(keep_before, directory)
@@ -288,8 +294,28 @@ class Learner(Collection):
     def _state(self) -> State:
         state = load_state(self._files.checkpoints)
         if state is None:
-            raise UserError(f"{self.folder} has no checkpoint; observe some images first.")
+            reason = "has no checkpoint; observe some images first" if self.folder.exists() else "does not exist"
+            raise UserError(f"{self.folder} {reason}.")
         return state
+
+
+def keep_apart(labelled: tuple[Reference | None, str | None], episodes: Sequence[Episode]) -> None:
+    """Refuse to learn from the labelled images alone, and say how many of them are among the images of an episode.
+    Images that are not decoded yet are not compared. `labelled`: see `open_reference`."""
+    if labelled[0] is None:
+        return
+    known = {image.tobytes() for image in labelled[0].images}
+    for episode in episodes:
+        images = episode.images
+        if images is None or not images.decoded:
+            continue
+        parts = (images.take(part) for part in torch.arange(len(images)).split(256))
+        found = sum(image.numpy().tobytes() in known for part in parts for image in part)
+        among = f"{found} of the {len(images)} images of {episode.content['name']} are labelled images of --reference"
+        if found == len(images):
+            raise UserError(f"{among}: learning from them would spoil the test. Give other images.")
+        if found:
+            warn(f"{among}: they are learned from too, so their accuracy is not an unbiased test.")
 
 
 def refuse_what_cannot_grow(run: Training) -> None:

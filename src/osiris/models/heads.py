@@ -38,7 +38,7 @@ def mlp(
 
 
 def predictor(size: int, hidden: int, batch_norm: bool = False) -> nn.Sequential:
-    """CaSSLe's h on top of g: Linear - [BatchNorm] - ReLU - Linear, back into the space of g."""
+    """The predictor of CaSSLe, on top of g: Linear - [BatchNorm] - ReLU - Linear, back into the space of g."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(fc1=nn.Linear(size, hidden))
     if batch_norm:
         layers["norm"] = BatchNorm(hidden)

@@ -87,7 +87,7 @@ def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """A context in which BatchNorm uses batch statistics and does not update the running ones (ewc, tracking)."""
+    """A context in which BatchNorm uses batch statistics and does not update the running ones."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
     before = [layer.track_running_stats for layer in layers]
     for layer in layers:

@@ -51,7 +51,8 @@ def methods_table(rows: Sequence[Facts]) -> Table:
         "isolated: a projector of L_current learns from X alone",
         "cross: X and Y meet in one loss; past: f learns from the memory or the past",
         "→: the networks that get gradient from a loss; er+, er++, lump and cla-* join X and Y",
-        "also er+/plus-replay, er+/plus-current, and osiris-r or osiris-d with /shared-space, /no-cross, /no-past",
+        "also er+/plus-replay, er+/plus-current, and osiris-r or osiris-d with /shared-space, /no-cross, /no-past; "
+        "/renormalised and /equal-work of any method",
         rules=_rules(rows),
     )
 
@@ -111,7 +112,12 @@ def presets_table(configs: dict[str, Config]) -> Table:
     first = next(iter(settings.values()))
     benchmark = next(iter(configs.values())).data.benchmark
     rows = [(setting, *(values[setting] for values in settings.values())) for setting in first]
-    return Table.of(f"Presets, for {benchmark}", ("setting", *configs), rows, "every value is a flag of osiris train")
+    return Table.of(
+        f"Presets, for {benchmark}",
+        ("setting", *configs),
+        rows,
+        "osiris train --help has the flags",
+    )
 
 
 def _settings(config: Config) -> dict[str, str]:

@@ -184,7 +184,8 @@ def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     commands = render_template(
         "commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing
     )
-    intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers."
+    intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers; a "
+    intro += "state of `osiris observe` needs its folders in the same order, one call each."
     return Section("made", "How this was made", "Commands", intro, [commands])
 
 

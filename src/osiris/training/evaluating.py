@@ -233,7 +233,6 @@ def add_baseline(run: Path, name: str, scores: Scores) -> None:
 
 def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
     """The benchmark with images of the size that the encoder was trained on, if its file says so."""
-
     if size is not None and data.image_size not in (None, size):
         raise UserError(f"--image-size {data.image_size}: this encoder was trained on images of {size} pixels.")
     benchmark = load_benchmark(data)

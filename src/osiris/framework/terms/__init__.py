@@ -4,7 +4,12 @@
 from osiris.framework.terms.base import Space, StepContext, StoringTerm, TaskContext, Term, X, Y
 from osiris.framework.terms.cassle import Predict  # cassle; L_past of cromo
 from osiris.framework.terms.cla import AlignAverage, AlignStored  # cla-e and cla-b; cla-r
-from osiris.framework.terms.contrast import Contrast, Cross, Mixed, Negatives  # ft, er, er++; osiris; lump; er+
+from osiris.framework.terms.contrast import (  # ft, er, er++, osiris-r; osiris; lump; er+
+    Contrast,
+    Cross,
+    Mixed,
+    Negatives,
+)
 from osiris.framework.terms.cromo import CrossMix  # L_cross of cromo
 from osiris.framework.terms.distil import Distil, Match, Project  # osiris-d; der; pfr
 from osiris.framework.terms.ewc import Elastic  # ewc

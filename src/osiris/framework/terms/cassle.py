@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Predict(Term):
-    r"""CaSSLe: L^SSL(X, X; h o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
+    r"""CaSSLe: L^SSL(X, X; p o g o f, g* o f*): the model predicts the embeddings of the previous checkpoint.
 
-    One direction, as the paper writes it. The predictor is fresh at task 2 and trained from then on. Predictions and
-    targets are compared as the objective of the method does (`FORMS`).
+    One direction, as the paper writes it (with h for p). The predictor is fresh at task 2 and trained from then on.
+    Predictions and targets are compared as the objective of the method does (`FORMS`).
     """
 
     kind: ClassVar[str] = "predict"

@@ -1,4 +1,4 @@
-"""Terms that contrast images of X and Y: L_current, L_cross and L_past-R (Sec. 3.2), and those of ER+, ER++, LUMP."""
+"""Terms that contrast images of X and Y: FT, ER, ER+, ER++, LUMP, and L_cross and L_past-R of OSIRIS (Sec. 3.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Contrast(Term):
     r"""L_current = L^SSL(X; f, g) and L_past-R = L^SSL(Y; f, h): Eq. 1 within one batch, in one space.
 
-    batch="X+Y" is the loss on the union, L^ER++ = L^SSL(X u Y; f, g).
+    ft is L_current alone, er adds L^SSL(Y; f, g), osiris-r has L_past-R in h. batch="X+Y" is the loss on the union,
+    L^ER++ = L^SSL(X u Y; f, g).
     """
 
     kind: ClassVar[str] = "contrast"

@@ -1,4 +1,4 @@
-"""Terms that compare the model with its past: OSIRIS-D, PFR and DER. CaSSLe and PNR have modules of their own."""
+"""Terms that compare the model with its past: OSIRIS-D, PFR and DER."""
 
 from __future__ import annotations
 
