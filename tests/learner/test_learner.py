@@ -265,7 +265,7 @@ def test_an_episode_begun_without_a_guard_is_finished_without_it(
 ) -> None:
     state, labelled = tmp_path / "state", tmp_path / "labelled"
     for label in ("a", "b"):
-        shutil.copytree(photos / WEEKS[1], labelled / label)
+        shutil.copytree(photos / WEEKS[2], labelled / label)
     learner(state).observe(photos / WEEKS[0])
     with asked_to_stop(task=1, step=1), pytest.raises(Stopped):
         learner(state).observe(photos / WEEKS[1])
@@ -280,7 +280,7 @@ def test_a_refused_episode_is_known_after_a_kill(photos: Path, tmp_path: Path, m
     """Killed after the encoder was put back, before that was written to observations.json."""
     state, labelled = tmp_path / "state", tmp_path / "labelled"
     for label in ("a", "b"):
-        shutil.copytree(photos / WEEKS[1], labelled / label)
+        shutil.copytree(photos / WEEKS[2], labelled / label)
     learner(state).observe(photos / WEEKS[0])
     monkeypatch.setattr(observations_module, "against", lambda *_: Comparison(difference=-9.0, p=0.001, images=12))
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
