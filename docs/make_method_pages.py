@@ -155,7 +155,7 @@ def ours(name: str) -> str:
         return f"No runs of it in {LINK} yet."
     lines = [f"| data and protocol | seeds | {' | '.join(METRICS)} |", f"|---|---:|{'---:|' * len(METRICS)}"]
     lines += [f"| {_shortened(title)} | {' | '.join(values)} |" for title, values in best.items()]
-    setting = "the preset `fast` or the former `cpu`, as the results say"
+    setting = "the preset `fast`"
     about = f"Percent, mean ± deviation over seeds; {setting}. Commands: {LINK}."
     return "\n".join([*lines, "", about])
 

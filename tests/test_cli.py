@@ -221,7 +221,7 @@ def test_doctor_names_missing_requirements(monkeypatch, capsys):
     monkeypatch.setattr(metadata, "requires", lambda name: requirements)
     assert main(["doctor"]) == 1
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "missing: install it with pip install osiris-ucl" in printed and "osiris-ucl[photos]" in printed
+    assert "missing: pip install -c constraints.txt -e . in" in printed and "-e '.[photos]'" in printed
 
 
 @pytest.mark.parametrize(("cuda", "advice"), [(None, "install one with CUDA"), ("12.8", "update the driver")])

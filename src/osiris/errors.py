@@ -36,9 +36,13 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}.{hint} Choose from: {', '.join(choices)}.")
 
 
+def install_extra(extra: str) -> str:
+    return f"pip install -c constraints.txt -e '.[{extra}]' in the folder of osiris"
+
+
 def import_extra(module: str, option: str, extra: str) -> Any:
     """An optional dependency that an option needs; without it, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # torchvision beside a CPU-only torch raises RuntimeError
-        raise UserError(f"{option} needs the extra: pip install 'osiris-ucl[{extra}]' ({error}).") from None
+        raise UserError(f"{option} needs the extra {extra}: {install_extra(extra)} ({error}).") from None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from osiris.augment.views import VIEW_1, VIEW_2, TwoViews, ViewConfig, apply, draw, normalise
+from osiris.augment.views import VIEW_1, VIEW_2, VIEWS, TwoViews, ViewConfig, apply, draw, normalise
 from osiris.randomness import generator
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
@@ -140,6 +140,21 @@ def test_views_are_drawn_one_after_the_other_and_normalised() -> None:
     assert views.dtype == torch.float32 and views.is_contiguous()
     assert (views[0] - views[1]).abs().mean() > 0.1
     torch.testing.assert_close(normalise(images, MEAN, STD), (images / 255 - mean) / std)
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+@pytest.mark.parametrize("size", [None, 24])
+def test_batches_made_together_are_those_made_alone(kind: str, size: int | None) -> None:
+    two_views, batches = TwoViews((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), VIEWS[kind], size), [batch(9), batch(4)]
+
+    def alone(images: Tensor, key: torch.Generator) -> Tensor:
+        drawn = [draw(len(images), 32, 32, view, key) for view in VIEWS[kind]]
+        return torch.stack([apply(images, one, size, two_views.mean, two_views.std) for one in drawn])
+
+    keys = [generator(0, "x"), generator(0, "y")]
+    together = two_views.apply(batches, [two_views.draw(images, key) for images, key in zip(batches, keys)])
+    for images, views, name in zip(batches, together, "xy"):
+        torch.testing.assert_close(views, alone(images, generator(0, name)))
 
 
 def test_the_global_generator_and_the_images_are_left_alone() -> None:

@@ -191,6 +191,6 @@ def test_what_cannot_be_exported(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["export", str(learner.path), "--format", "onnx", "--out", str(tmp_path / "out")]) == 2
-    assert "pip install 'osiris-ucl[onnx]'" in capsys.readouterr().err
+    assert "-e '.[onnx]'" in capsys.readouterr().err
     assert cli.main(["export", str(learner.path), "--out", str(learner.path)]) == 2
     assert cli.main(["export", str(tmp_path / "nothing")]) == 2

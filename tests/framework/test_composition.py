@@ -123,7 +123,7 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
     with torch.no_grad():
         list(engine.networks.heads["h"].parameters())[-1].neg_()
     indices = batch_positions(stretch[1], 0, 0)
-    views = engine._views(engine._take(stretch[1], indices), len(indices), "augment.x", 1, 0)
+    views = engine._views({"X": (engine._take(stretch[1], indices), len(indices), "augment.x")}, 1, 0)["X"]
     wanted = engine.represent({X: views}, {X: len(indices)})(X, head="h")[0].detach()
     engine.step(stretch[1], 0)
     stored = engine.memory.field("embedding_h", torch.arange(slots, slots + len(indices)))

@@ -60,7 +60,7 @@ def test_nodes_meet_at_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--launcher", "slurm"], "osiris-ucl[slurm]"),
+        (["--launcher", "slurm"], "-e '.[slurm]'"),
         (["--partition", "gpu"], "need --launcher slurm"),
         (["--no-wait"], "need --launcher slurm"),
     ],

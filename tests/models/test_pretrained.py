@@ -112,9 +112,9 @@ def test_pickles_other_models_and_missing_weights_are_refused(
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UserError, match=r"^--encoder hf:.* pip install 'osiris-ucl\[transformers\]'"):
+    with pytest.raises(UserError, match=r"^--encoder hf:.* -e '\.\[transformers\]'"):
         build_encoder(EncoderConfig(encoder=f"hf:{folder}"))
-    with pytest.raises(UserError, match=r"pip install 'osiris-ucl\[timm\]'"):
+    with pytest.raises(UserError, match=r"-e '\.\[timm\]'"):
         build_encoder(EncoderConfig(encoder="timm:resnet18"))
 
 

@@ -152,7 +152,9 @@ def test_missing_extras_are_named(module: str, extra: str, tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, module, None)
     options: dict[str, Any] = {extra: True}
     settings = config(**options)
-    with pytest.raises(UserError, match=rf"--{extra} needs the extra: pip install 'osiris-ucl\[{extra}\]'"):
+    with pytest.raises(
+        UserError, match=rf"--{extra} needs the extra {extra}: pip install -c constraints.txt -e '\.\[{extra}\]'"
+    ):
         open_views(settings, "ft", tmp_path, quiet=True, start=0)
 
 

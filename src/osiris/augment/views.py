@@ -110,6 +110,12 @@ class Parameters:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
+def join(parts: Sequence[Parameters]) -> Parameters:
+    """The parameters of several batches with the same operations as those of one batch."""
+    tensors = [part._tensors() for part in parts]
+    return replace(parts[0], **{name: torch.cat([own[name] for own in tensors]) for name in tensors[0]})
+
+
 def _draw_boxes(uniform: Tensor, height: int, width: int, view: ViewConfig) -> Tensor:
     """[B, 4] crops from uniform [B, 2 * CROP_TRIES + 2]: the first try that fits, else the largest crop in the centre.
 
@@ -254,12 +260,27 @@ class TwoViews:
         self, images: Tensor, generator: torch.Generator, rows: slice | None = None, count: int | None = None
     ) -> Tensor:
         """float32 [2, B, 3, H, W]. `images` are the `rows` of a global batch of `count` images (default: all of it)."""
+        return self.apply([images], [self.draw(images, generator, rows, count)])[0]
+
+    def draw(
+        self, images: Tensor, generator: torch.Generator, rows: slice | None = None, count: int | None = None
+    ) -> list[Parameters]:
+        """The parameters of both views."""
         count, rows = len(images) if count is None else count, rows or slice(None)
         assert len(range(count)[rows]) == len(images), (count, rows, len(images))
-        height, width = images.shape[2:]
-        drawn = [draw(count, height, width, view, generator).rows(rows) for view in self.views]
-        height, width = (self.size, self.size) if self.size else (height, width)
-        views = torch.empty(len(drawn), len(images), 3, height, width, device=images.device)
-        for out, parameters in zip(views, drawn):
-            apply(images, parameters, self.size, self.mean, self.std, out)
-        return views
+        return [draw(count, *images.shape[2:], view, generator).rows(rows) for view in self.views]
+
+    def apply(self, batches: Sequence[Tensor], drawn: Sequence[list[Parameters]]) -> list[Tensor]:
+        """float32 [2, B, 3, H, W] for each batch. One call for all of them: a view takes a few hundred operations, and
+        for the batches of a CPU most of their cost does not depend on the number of images."""
+        images = torch.cat(list(batches)) if len(batches) > 1 else batches[0]
+        first, second = (join(of_view) for of_view in zip(*drawn))
+        height, width = (self.size, self.size) if self.size else images.shape[2:]
+        views = torch.empty(2, len(images), 3, height, width, device=images.device)
+        if self.views[0] == self.views[1]:
+            both = images.expand(2, *images.shape).flatten(0, 1)
+            apply(both, join([first, second]), self.size, self.mean, self.std, views.flatten(0, 1))
+        else:
+            for out, parameters in zip(views, (first, second)):
+                apply(images, parameters, self.size, self.mean, self.std, out)
+        return list(views.split([len(batch) for batch in batches], dim=1))

@@ -12,13 +12,14 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 import osiris
 from osiris.commands import command
 from osiris.console import console
 from osiris.data.load import describe_benchmarks
-from osiris.errors import UserError
+from osiris.errors import UserError, install_extra
 
 REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\w+)['\"])?")
 
@@ -71,9 +72,11 @@ def doctor_command(out: Path = Path("runs")) -> int:
     for package, extra in requirements():
         installed = version(package)
         if extra:
-            table.add_row(f"{package} (extra)", installed or f"not installed (pip install 'osiris-ucl\\[{extra}]')")
+            table.add_row(f"{package} (extra)", installed or f"not installed ({escape(install_extra(extra))})")
         else:
-            table.add_row(package, installed or "[red]missing: install it with pip install osiris-ucl[/red]")
+            table.add_row(
+                package, installed or "[red]missing: pip install -c constraints.txt -e . in the folder of osiris[/red]"
+            )
             missing |= installed is None
     for name, text in [*([] if version("torch") is None else _devices()), *_data()]:
         table.add_row(name, text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from osiris.console import printable
 from osiris.data.source import Rows, Source, Values, hash_lines, make_source, natural, stamp
-from osiris.errors import UserError
+from osiris.errors import UserError, install_extra
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
 HEIC = (".heic", ".heif")
@@ -67,7 +67,7 @@ class Listing:
         heic = sum(others.pop(suffix, 0) for suffix in HEIC)
         notices = []
         if heic:
-            notices.append(f"{heic} HEIC image(s) are left out: install pillow-heif (pip install 'osiris-ucl[heic]').")
+            notices.append(f"{heic} HEIC image(s) are left out: install pillow-heif ({install_extra('heic')}).")
         if others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(6))
             notices.append(f"{others.total()} file(s) that are not images are left out ({kinds}).")

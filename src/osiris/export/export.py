@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from osiris.console import printable
-from osiris.errors import UserError
+from osiris.errors import UserError, install_extra
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.evaluation.reference import against
 from osiris.export import load_timm
@@ -191,7 +191,7 @@ def _write_onnx(network: nn.Module, config: dict[str, Any], out: Path) -> list[s
     """The batch may have any size. The entries of config.json are its metadata, each as JSON."""
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"--format onnx needs the package {missing[0]}: pip install 'osiris-ucl[onnx]'.")
+        raise UserError(f"--format onnx needs the package {missing[0]}: {install_extra('onnx')}.")
     import onnx
 
     with warnings.catch_warnings():

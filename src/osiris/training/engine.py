@@ -201,11 +201,11 @@ class Engine:
             self._images(episode).prefetch(following[processes.share(len(following))])
         slots = self._read_slots(count, task, step)
         context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count)
-        views = {X: self._views(images, count, "augment.x", task, step)}
+        batches = {X: (images, count, "augment.x")}
         if slots is not None:
             replayed = self.memory.read(slots[processes.share(len(slots))])
-            views[Y] = self._views(replayed, len(slots), "augment.y", task, step)
-        views = self.model.make(views, context)
+            batches[Y] = (replayed, len(slots), "augment.y")
+        views = self.model.make(self._views(batches, task, step), context)
         counts = self.model.counts(task, count, 0 if slots is None else len(slots))
         statistics = [statistic.clone() for statistic in self.running_statistics]
         with self._dropout(task, step):
@@ -268,10 +268,14 @@ class Engine:
             self.images = TrainingImages(episode.images, self.device, self.config.engine.images_on_device)
         return self.images
 
-    def _views(self, images: Tensor, count: int, purpose: str, task: int, step: int) -> Tensor:
-        """Two views of this process' share of a global batch of `count` images."""
-        key = generator(self.config.seed, purpose, task, step)
-        return self.two_views(images, key, processes.share(count), count)
+    def _views(self, batches: dict[str, tuple[Tensor, int, str]], task: int, step: int) -> dict[str, Tensor]:
+        """Two views of this process' share of global batches, each given as images, size of the whole and purpose."""
+        seed, two_views = self.config.seed, self.two_views
+        drawn = [
+            two_views.draw(images, generator(seed, purpose, task, step), processes.share(count), count)
+            for images, count, purpose in batches.values()
+        ]
+        return dict(zip(batches, two_views.apply([images for images, *_ in batches.values()], drawn)))
 
     def _update(self, loss: Tensor, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
         """(whether the step is finite, norm of the gradient). The device skips a step that is not finite."""
@@ -319,8 +323,8 @@ class Engine:
         for step in range(max(1, episode.count // episode.batch_size)):
             positions = batch_positions(episode, self.config.seed, step, f"{purpose}.order")[: episode.batch_size]
             images, count = self._take(episode, positions), len(positions)
-            views = self._views(images, count, f"{purpose}.augment", episode.task, step)
-            yield self.represent({X: views}, {X: count})
+            views = self._views({X: (images, count, f"{purpose}.augment")}, episode.task, step)
+            yield self.represent(views, {X: count})
 
     def state(self) -> dict[str, Any]:
         return {
