@@ -74,8 +74,8 @@ class Evaluated:
 
 
 def evaluate_saved(request: Request) -> Evaluated:
-    """Results never overwrite those of a run; what is already in `out` is not computed again: the same weights, data and
-    protocol."""
+    """Results never overwrite those of a run; what is already in `out` of the same weights, data and protocol is not
+    computed again."""
     check(request)
     if request.out is not None:
         require_writable(request.out)
@@ -285,7 +285,7 @@ def evaluate_one(
     path = out / f"{name}.json"
     known = read_record(path, Scores) if path.exists() else None
     if known is not None and known.key is None:
-        raise UserError(f"{path} was not written by this version of osiris evaluate: remove it or choose another --out.")
+        raise UserError(f"{path} was not written by this version of osiris evaluate: choose another --out.")
     if known is not None and known.key == key and "entry" not in encoder.description:
         return known
     module = encoder.module.to(device)
@@ -338,4 +338,4 @@ def default_out(request: Request, key: str, weights: dict[str, str]) -> Path:
         named = request.encoder if isinstance(request.encoder, str) else "encoder"
         name = request.baseline or f"{Path(named).stem.replace(':', '-')}-{weights['encoder'][:8]}"
         return Path("evaluations") / f"{name}-{benchmark}-{key}"
-    return (run_folder(request.target) or request.target.parent) / "evaluations" / f"{benchmark}-{key}"
+    return RunDirectory(run_folder(request.target) or request.target.parent).evaluations / f"{benchmark}-{key}"
