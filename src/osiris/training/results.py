@@ -72,7 +72,7 @@ class Results:
     def _weights_for(self, evaluation: Path, weights: Path) -> dict[str, Tensor]:
         """The encoder from which a damaged evaluation is computed again."""
         try:
-            tensors = encoder_weights(load_tensors(weights)[0])
+            tensors = encoder_weights(weights)
         except UserError as error:
             raise UserError(
                 f"{evaluation} is damaged or missing, and cannot be computed again: {error} Restore one of them from a "
