@@ -58,6 +58,9 @@ def unlabelled_results(writer: ReportWriter, study: Study, source: StudyImages) 
     if source.benchmark is not None:
         yield images.nearest_images(study, source.benchmark)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
+    lost = [(run.label, study.task_title(task)) for run in study.runs for task in run.metrics.lost]
+    for label, task in lost:
+        writer.lacks(f"{label}, evaluation after {task}: it was damaged or missing when its images were gone.")
 
 
 def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
