@@ -17,6 +17,8 @@ from osiris.reporting.comparison import main_table
 from osiris.reporting.studies import studies
 from osiris.reporting.tables import Number
 from osiris.runs.run import load_runs
+from osiris.training import evaluating
+from pictures import write_pictures
 from tiny_runs import arguments
 
 
@@ -29,7 +31,18 @@ def run(tmp_path_factory: pytest.TempPathFactory, arrays: str) -> Path:
 
 
 def scores(out: Path, name: str) -> dict:
-    return json.loads((out / f"{name}.json").read_text())
+    """The numbers in a file, without the key by which they are used again."""
+    numbers = json.loads((out / f"{name}.json").read_text())
+    return {field: value for field, value in numbers.items() if field != "key"}
+
+
+def evaluated(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many encoders were evaluated by a call, not read from files."""
+    calls, original = [], evaluating.evaluate_encoder
+    with monkeypatch.context() as context:
+        context.setattr(evaluating, "evaluate_encoder", lambda *args: calls.append(0) or original(*args))
+        assert main(["evaluate", *arguments]) == 0
+    return len(calls)
 
 
 def test_the_run_gives_the_defaults_wherever_it_stands(run: Path, arrays: str) -> None:
@@ -53,6 +66,26 @@ def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path
     assert "class-agnostic" in capsys.readouterr().out
 
 
+def test_numbers_are_used_again_only_for_the_same_weights_data_and_protocol(
+    run: Path, arrays: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = Path(shutil.copyfile(run / "checkpoints" / "task-01.safetensors", "weights.safetensors"))
+    given = ["--encoder", str(weights), "--benchmark", arrays, "--threads", "1"]
+    assert [evaluated([*given, "--k", "3"], monkeypatch) for _ in range(2)] == [1, 0]
+    shutil.copyfile(run / "checkpoints" / "task-02.safetensors", weights)
+    assert [evaluated([*given, "--k", "3"], monkeypatch) for _ in range(2)] == [1, 0]
+    found = [scores(folder, "encoder") for folder in Path("evaluations").iterdir()]
+    assert len(found) == 2, "a file of the same name does not replace the numbers of another"
+    assert all(scores(run / "evaluation", name) in found for name in ("task-01", "task-02"))
+    assert [evaluated([*given, "--k", k, "--out", "out"], monkeypatch) for k in "3355"] == [1, 0, 1, 0]
+
+
+def test_numbers_of_a_run_are_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--k", "5", "--out", str(run / "evaluation")]) == 2
+    assert "choose another --out" in capsys.readouterr().err.replace("\n", " ")
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines(name: str, arrays: str, tmp_path: Path, capsys) -> None:
     assert main(["evaluate", "--baseline", name, "--benchmark", arrays, "--k", "3", "--out", str(tmp_path)]) == 0
@@ -70,6 +103,29 @@ def test_a_baseline_on_the_data_of_a_run_is_kept_with_it(run: Path) -> None:
     rows = {str(row[0]): row for row in main_table(study, "class-agnostic").rows}
     assert {"patches", "untrained encoder"} <= rows.keys()
     assert Number(loaded.baseline_accuracies("class-agnostic")["pixels"]) in rows["pixels"]
+
+
+@pytest.mark.parametrize("other", [["--k", "5"], ["--test-per-class", "2"]])
+def test_a_baseline_on_other_data_is_not_kept_with_the_run(
+    other: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    assert main(["evaluate", str(copy), "--baseline", "pixels"]) == 0
+    assert "reports" not in capsys.readouterr().err
+    before = (copy / "baselines.json").read_bytes()
+    assert main(["evaluate", str(copy), "--baseline", "pixels", *other]) == 0
+    assert (copy / "baselines.json").read_bytes() == before
+    assert "its reports will not show these numbers of pixels" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_every_way_to_evaluate_sets_the_threads(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(tmp_path / "labelled" / "a", 3, seed=0)
+    write_pictures(tmp_path / "labelled" / "b", 3, seed=1)
+    for number, way in enumerate(([], ["--compatibility"], ["--reference", str(tmp_path / "labelled")])):
+        given = list[int]()
+        monkeypatch.setattr("torch.set_num_threads", given.append)
+        assert main(["evaluate", str(run), *way, "--threads", "3", "--out", str(tmp_path / str(number))]) == 0
+        assert given == [3]
 
 
 def test_compatibility_is_kept_with_the_run_and_compared(run: Path, tmp_path: Path, capsys) -> None:

@@ -11,9 +11,9 @@ import torch
 from osiris.data import cache, huggingface
 from osiris.data.catalogue import DATASETS
 from osiris.data.config import BenchmarkConfig
-from osiris.data.load import describe_benchmarks, load_benchmark
+from osiris.data.load import describe_benchmarks, episode_from, load_benchmark
 from osiris.errors import UserError
-from pictures import picture, png, write_parquet
+from pictures import picture, png, write_parquet, write_pictures
 
 NAMES = list(DATASETS["cifar100"].class_ids)
 
@@ -164,3 +164,18 @@ def test_a_complete_entry_serves_without_the_files(miniature: Path, monkeypatch:
         load(None)
     monkeypatch.setattr(cache, "missing_images", lambda *_: [])
     assert load_benchmark(BenchmarkConfig("split-cifar100-5")).location == filled.location
+
+
+@pytest.mark.parametrize("name", ["cifar100", "cifar100-photos"])
+def test_own_images_of_a_known_name_are_not_the_known_data(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, label in enumerate(("cat", "dog")):
+        write_pictures(tmp_path / name / label, 3, seed)
+    own = load_benchmark(BenchmarkConfig(f"split-folder:{tmp_path / name}-2", image_size=32))
+    assert own.location is not None and own.location.name.startswith("cifar100-")
+    episode_from(tmp_path / name, name, 32)
+    assert len(describe_benchmarks()) > 4
+    monkeypatch.setattr(cache, "missing_images", lambda *_: [])
+    rows = [row for row in describe_benchmarks() if "cifar100" in row.name]
+    assert {row.present for row in rows} == {"no: fetched from the hub when needed"}

@@ -113,6 +113,18 @@ def test_everything_that_was_left_out_is_counted(photos: Path, index: Index, mon
     assert run(index, photos, encoder).notices[-1].startswith("1 more files were left out")
 
 
+def test_a_changed_file_that_cannot_be_decoded_loses_its_vector(photos: Path, index: Index) -> None:
+    run(index, photos, Encoder())
+    (photos / "2.png").write_bytes(b"not an image any more")
+    done = run(index, photos, Encoder())
+    assert done.changed == 1 and "2.png was left out" in " ".join(done.notices)
+    assert index_status(Index(index.folder), FIRST).images == 5
+    assert run(index, photos, Encoder()).changed == 0
+    picture(98).save(photos / "2.png")
+    run(index, photos, Encoder())
+    assert index_status(Index(index.folder), FIRST).images == 6
+
+
 def test_features_that_are_not_finite_are_left_out(photos: Path, index: Index) -> None:
     encoder = Encoder()
     encoder.weight = encoder.weight * torch.nan

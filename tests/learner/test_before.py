@@ -11,7 +11,7 @@ from osiris.errors import Stopped, UserError
 from osiris.learner import Learner
 from osiris.runs.state import LATEST, load_state
 from pictures import write_pictures
-from tiny_runs import arguments, asked_to_stop, last_state
+from tiny_runs import arguments, asked_to_stop, last_state, write_arrays
 
 MONTHS = ("2026-01", "2026-02", "2026-03")
 
@@ -80,6 +80,17 @@ def test_the_last_episode_is_undone_once(
         assert files(state) == files(two_months)
     with pytest.raises(UserError, match="2026-02 cannot be taken back"):
         learner(state).undo()
+
+
+def test_what_was_measured_of_an_undone_episode_goes_with_it(photos: Path, state: Path, tmp_path: Path) -> None:
+    measure = ["evaluate", str(state), "--benchmark", write_arrays(tmp_path / "tiny.npz"), "--k", "3"]
+    learner(state).observe(photos / MONTHS[2])
+    assert cli.main([*measure, "--keep-features"]) == 0
+    assert cli.main([*measure, "--compatibility", "--out", str(state / "evaluation")]) == 0
+    learner(state).undo()
+    names = {path.name for path in state.glob("evaluation*/**/*.*")}
+    assert "task-02-features.safetensors" in names
+    assert not [name for name in names if name.startswith(("task-03", "metrics", "compatibility"))]
 
 
 def test_a_kill_while_going_back_loses_nothing(

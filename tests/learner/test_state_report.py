@@ -1,6 +1,7 @@
 """Report and model card of a learner's state: names of episodes, intervals, and no claim that they do not carry."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from osiris.export import export
 from osiris.export.export import model_card
 from osiris.learner import Learner
 from osiris.reporting.comparison import comparison_table
+from osiris.reporting.curves import at_ends
 from osiris.reporting.figures import representation, training
 from osiris.reporting.figures.episodes import below_start_on_reference, reference_accuracy
 from osiris.reporting.page import make_report
@@ -54,6 +56,23 @@ def test_axes_have_the_names_of_the_finished_episodes(study: Study) -> None:
         assert [tick.get_text() for tick in axes.get_xticklabels()] == list(MONTHS), make
         assert max(float(np.max(line.get_xdata())) for line in axes.lines) <= 2, make
     assert representation.feature_maps(study) is None, "each episode was evaluated on its own images alone"
+
+
+def test_a_damaged_evaluation_of_images_that_are_gone_leaves_a_gap(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(state, tmp_path / "state"))
+    for ending in ("json", "safetensors"):
+        (copy / "evaluation" / f"task-01.{ending}").write_bytes(b"{")
+    Learner(copy).observe(state.parent / "2026-03")
+    (run,) = load_runs([copy])
+    assert run.metrics.complete and run.metrics.lost == (0,)
+    x, ranks = at_ends(run, lambda scores: scores.health.effective_rank)
+    assert x.tolist() == [2, 3] and ranks[0] == load_runs([state])[0].metrics.evaluations[1].health.effective_rank
+    capsys.readouterr()
+    page = make_report([copy], tmp_path / "report").read_text()
+    assert "evaluation after 2026-01: it was damaged or missing when its images were gone" in page
+    assert not capsys.readouterr().err
 
 
 def test_the_card_names_an_encoder_of_your_own(state: Path) -> None:

@@ -122,12 +122,19 @@ def test_the_command_line_replaces_only_its_own_files_and_the_same_runs_give_the
     metrics = json.loads((run / "metrics.json").read_text())
     metrics["protocols"] = {"class-agnostic": metrics["protocols"]["class-agnostic"] | {"A": None}}
     (run / "metrics.json").write_text(json.dumps(metrics))
-    (out / "figures").mkdir(parents=True)
-    (out / "figures" / "old.svg").write_text("old")
-    (out / "notes.txt").write_text("mine")
-    assert main(["report", str(run), "--out", str(out)]) == 0
-    assert "report.html" in capsys.readouterr().out
-    assert (out / "notes.txt").exists() and not (out / "figures" / "old.svg").exists()
+    for name in ("figures", "tables"):
+        (tmp_path / name / name).mkdir(parents=True)
+        (tmp_path / name / name / "own.svg").write_text("mine")
+        assert main(["report", str(run), "--out", str(tmp_path / name)]) == 2
+        assert "own.svg would be deleted" in capsys.readouterr().err.replace("\n", " ")
+        assert (tmp_path / name / name / "own.svg").read_text() == "mine"
+    for _ in range(2):
+        assert main(["report", str(run), "--out", str(out)]) == 0
+        assert "report.html" in capsys.readouterr().out
+        assert not (out / "figures" / "old.svg").exists()
+        (out / "figures" / "old.svg").write_text("old")
+        (out / "notes.txt").write_text("mine")
+    assert {file.name for file in out.iterdir()} == {"report.html", "figures", "tables", "notes.txt"}
     text = (out / "report.html").read_text()
     assert make_report([run], tmp_path / "again").read_text() == text
     assert main(["report", str(tmp_path / "nothing")]) == main(["report", "--out", str(tmp_path)]) == 2

@@ -167,6 +167,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "seed a word": changed("metrics.json", "seed", to="zero"),
     "no tasks": changed("metrics.json", "task_names", to=[]),
     "no evaluations": changed("metrics.json", "evaluations", to=[]),
+    "lost evaluations of no task": changed("metrics.json", "lost", to=[99]),
     "a protocol of its own": changed("metrics.json", "protocols", "mine", to=None),
     "matrix of another shape": changed("metrics.json", "protocols", "class-agnostic", "accuracy_matrix", to=[[1.0]]),
     "environment of other tasks": changed("metrics.json", "environments", to=[["indoor", [99]]]),

@@ -29,7 +29,7 @@ from osiris.reporting.page import make_report
 from osiris.reporting.studies import levels
 from osiris.reporting.tables import Number
 from osiris.training import results
-from osiris.training.build import expected_normalisation
+from osiris.training.build import expected_normalisation, initialise
 from osiris.training.engine import Engine
 from tiny import composed, tiny_benchmark
 from tiny_encoders import save_vision_model, seeded
@@ -203,6 +203,15 @@ def test_moving_averages_start_from_the_given_weights(scratch: osiris.Run) -> No
     for encoder in (engine.networks.encoder, average.network):
         for name, value in encoder.state_dict().items():
             assert torch.equal(value, given[f"encoder.{name}"])
+
+
+def test_names_of_other_weights_are_taken_as_they_are(tmp_path: Path) -> None:
+    """Those of a ViT begin with `embeddings.`, `encoder.` and `layernorm.`."""
+    encoder = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("embeddings", "encoder", "layernorm")})
+    given = {name: torch.rand_like(value) for name, value in encoder.state_dict().items()}
+    save_tensors(tmp_path / "w.safetensors", given)
+    initialise(encoder, tmp_path / "w.safetensors")
+    assert all(torch.equal(value, given[name]) for name, value in encoder.state_dict().items())
 
 
 class Expecting(nn.Module):

@@ -229,10 +229,13 @@ def cached_entry(source: Source, config: BenchmarkConfig) -> Entry | None:
     known = source.known
     if entry is not None or source.local or known is None:
         return entry
-    size = config.image_size or known.size
-    for directory in sorted(cache_directory().glob(f"{known.name}-*")):
+    wanted = known.name, "", [*known.class_names], config.image_size or known.size
+    for directory in sorted(cache_directory().glob(f"{known.name}-*")):  # own data may have such a name, too
+        manifest = _manifest(directory)
+        if manifest is None or tuple(manifest[name] for name in ("dataset", "origin", "class_names", "size")) != wanted:
+            continue
         other = open_entry(directory.name)
-        if other is not None and other.manifest["size"] == size and not missing_images(known, other):
+        if other is not None and not missing_images(known, other):
             return other
     return None
 

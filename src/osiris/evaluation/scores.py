@@ -86,6 +86,8 @@ class Scores(Record, frozen=True, kw_only=True):
     task_level: TaskLevelScores = NO_TASK_LEVEL
     environments: dict[str, float | None] | None = None
     probe: dict[str, ProbeScores] = {}
+    key: str | None = None
+    """Of what `osiris evaluate` has computed: the digest of weights, data and protocol."""
 
 
 class CurveScores(Scores, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class Part:
     version: Version
     rows: Rows
     superseded: np.ndarray
-    """bool [n]: of files that have a newer row."""
+    """bool [n]: of files that have a newer row, or cannot be embedded any more."""
     gone: np.ndarray
     """bool [n]: of files that are not there any more."""
     doomed: bool = False

@@ -35,7 +35,7 @@ class PartRecord(Record, frozen=True, kw_only=True):
     rows: Count
     version: Version
     superseded: Ranges = field(default_factory=list)
-    """Rows of files that have a newer row."""
+    """Rows of files that have a newer row, or cannot be embedded any more."""
     gone: Ranges = field(default_factory=list)
     """Rows of files that were not there any more when their folder was last read."""
 

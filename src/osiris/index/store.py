@@ -109,9 +109,7 @@ class Index:
             )
         self.dimension = vectors.shape[1]
         for path in paths:
-            if path in self.where:
-                part, row = self.where[path]
-                part.superseded[row] = True
+            self.supersede(path)
         gone = np.zeros(len(rows), dtype=bool)
         while self.parts and self._worth_merging(self.parts[-1], version, len(rows)):
             last = self.parts.pop()
@@ -119,6 +117,12 @@ class Index:
             rows, gone = joined([last.rows.take(kept), rows]), np.concatenate([last.gone[kept], gone])
         self.parts.append(self._write(version, rows, gone))
         self.commit()
+
+    def supersede(self, path: str) -> None:
+        """The row of a file, if it has one, does not count any more. The caller commits."""
+        if path in self.where:
+            part, row = self.where.pop(path)
+            part.superseded[row] = True
 
     def _worth_merging(self, part: Part, version: Version, rows: int) -> bool:
         count = int((~part.superseded).sum())

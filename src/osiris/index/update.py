@@ -156,7 +156,7 @@ class _Update:
 
         try:
             with progress(what, len(paths)) as ticker:
-                for names, vectors, tries in self._vectors(paths):
+                for names, vectors, tries in self._vectors(paths, listed):
                     pending += zip(names, vectors)
                     tried += tries
                     ticker.advance(tries)
@@ -169,18 +169,23 @@ class _Update:
         write()
         return tried
 
-    def _vectors(self, paths: Sequence[str]) -> Iterator[tuple[list[str], torch.Tensor, int]]:
-        """(files, their L2-normalised vectors, how many were tried), batch by batch until the time is over."""
+    def _vectors(
+        self, paths: Sequence[str], listed: dict[str, tuple[int, int]]
+    ) -> Iterator[tuple[list[str], torch.Tensor, int]]:
+        """(files, their L2-normalised vectors, how many were tried), batch by batch until the time is over. A changed
+        file that has no vector loses its old one, which is that of another image."""
         started = time.monotonic()
         if not paths or self._late():
             return
         for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths)):
             finite = batch.features.isfinite().all(dim=1)
-            for row, error in batch.undecodable.items():
-                self.leave_out(paths[row], str(error), "cannot be decoded")
-            for row, good in zip(batch.rows, finite.tolist()):
-                if not good:
-                    self.leave_out(paths[row], "its features are not finite", "without finite features")
+            failed = {row: (str(error), "cannot be decoded") for row, error in batch.undecodable.items()}
+            infinite = [row for row, good in zip(batch.rows, finite.tolist()) if not good]
+            failed |= dict.fromkeys(infinite, ("its features are not finite", "without finite features"))
+            for path, (reason, kind) in ((paths[row], why) for row, why in failed.items()):
+                self.leave_out(path, reason, kind)
+                if path in self.index.where and listed[path] != _status(*self.index.where[path]):
+                    self.index.supersede(path)
             names = [paths[row] for row, good in zip(batch.rows, finite.tolist()) if good]
             tries = len(batch.rows) + len(batch.undecodable)
             now = time.monotonic()

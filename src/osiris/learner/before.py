@@ -59,9 +59,10 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
             f"{name} cannot be taken back. Only the last episode that osiris observe has begun can, and only once: "
             f"{directory.path} keeps one copy of its state, made when an episode begins, until it is used."
         )
-    done = f"{task_name(task)}."
-    for file in (*directory.checkpoints.iterdir(), *directory.evaluation.iterdir()):
-        if file.name.startswith((done, curve_prefix(task))):
+    done = f"{task_name(task)}.", f"{task_name(task)}-", curve_prefix(task), "compatibility.", "metrics."
+    places = directory.checkpoints, directory.evaluation, *directory.evaluations.glob("*/")
+    for file in (file for place in places for file in place.iterdir()):
+        if file.name.startswith(done):
             file.unlink()
     with writing(directory.path):
         for file in (directory.metrics, directory.observations):
@@ -81,7 +82,7 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
 
 def _clear(directory: RunDirectory) -> None:
     """Before the first episode there was nothing. What others have put into the directory stays."""
-    for folder in (directory.checkpoints, directory.evaluation, directory.index):
+    for folder in (directory.checkpoints, directory.evaluation, directory.evaluations, directory.index):
         shutil.rmtree(folder, ignore_errors=True)
     for file in (directory.log, directory.metrics, directory.observations, directory.environment, directory.config):
         file.unlink(missing_ok=True)

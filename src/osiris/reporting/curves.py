@@ -32,7 +32,7 @@ class Course:
     @staticmethod
     def of(run: Run, protocol: str) -> Course:
         metrics = run.metrics
-        points: list[tuple[float, Scores]] = list(zip(ends(run), metrics.evaluations))
+        points = ends(run)
         points += [(run.place(one.task, one.step), one) for one in metrics.curve or () if run.steps]
         points.sort(key=lambda point: point[0])
         accuracy = [scores.protocols[protocol].accuracy for _, scores in points]
@@ -73,16 +73,15 @@ def overfitting_course(run: Run) -> list[tuple[float, dict[str, float]]]:
     ]
 
 
-def ends(run: Run) -> list[float]:
-    """Positions of the evaluations at the ends of tasks."""
-    count = len(run.metrics.evaluations)
-    return [float(n + 1) for n in range(count)] if run.continual else [float(run.task_count)] * count
+def ends(run: Run) -> list[tuple[float, Scores]]:
+    """The evaluations at the ends of tasks, with their positions."""
+    evaluated = run.metrics.evaluated.items()
+    return [(float(task + 1 if run.continual else run.task_count), scores) for task, scores in evaluated]
 
 
 def at_ends(run: Run, quantity: Callable[[Scores], float | None]) -> Points:
     """A quantity at the end of every task that has it."""
-    pairs = [(x, value) for x, one in zip(ends(run), run.metrics.evaluations) if (value := quantity(one)) is not None]
-    return as_points(pairs)
+    return as_points((x, value) for x, scores in ends(run) if (value := quantity(scores)) is not None)
 
 
 def as_points(pairs: Iterable[tuple[float, float]]) -> Points:

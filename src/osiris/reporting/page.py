@@ -6,6 +6,7 @@ The first functions say which figures and tables are on the page, and in which o
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,9 @@ CHANCE_ADVICE = (
     "the encoder does not tell images apart better than one that gives every image the same embedding. Train for more "
     "epochs, raise the learning rate, or check that the images are not all alike."
 )
+PAGE, FOLDERS = "report.html", ("figures", "tables")
+MARK = '<p class="kicker">osiris report</p>'
+"""By this line an earlier report is known."""
 USE_THE_START = "Use the start, or a lower --merge or --learning-rate."
 
 
@@ -54,6 +58,9 @@ def unlabelled_results(writer: ReportWriter, study: Study, source: StudyImages) 
     if source.benchmark is not None:
         yield images.nearest_images(study, source.benchmark)
     writer.lacks(f"{study.benchmark}: {study.metrics.missing or 'the images have no labels'}.")
+    lost = [(run.label, study.task_title(task)) for run in study.runs for task in run.metrics.lost]
+    for label, task in lost:
+        writer.lacks(f"{label}, evaluation after {task}: it was damaged or missing when its images were gone.")
 
 
 def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
@@ -203,26 +210,29 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> P
         warn(line)
     if not known:
         raise UserError(f"none of these runs can be read: {damaged[0]}")
-    for name in ("figures", "tables"):  # of an earlier report; everything else in the directory stays
-        shutil.rmtree(out / name, ignore_errors=True)
-    with one_thread(), matplotlib.rc_context(fname=SETTINGS):
-        sections = _sections(known, ReportWriter(out))
-    page = out / "report.html"
     title = title or f"Continual learning on {' and '.join(sorted({study.benchmark for study in known}))}"
-    html = render_template(
-        "page.html",
-        title=title,
-        light=theme(dark=False),
-        dark=theme(dark=True),
-        studies=known,
-        seeds=[seeds_of(study.main) for study in known],
-        scales=[scale_of(study) for study in known],
-        damaged=damaged,
-        sections=sections,
-        version=osiris.__version__,
-    )
-    write_text(page, html)
-    return page
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".report-", dir=out) as new:
+        with one_thread(), matplotlib.rc_context(fname=SETTINGS):
+            sections = _sections(known, ReportWriter(Path(new)))
+        html = render_template(
+            "page.html",
+            title=title,
+            light=theme(dark=False),
+            dark=theme(dark=True),
+            studies=known,
+            seeds=[seeds_of(study.main) for study in known],
+            scales=[scale_of(study) for study in known],
+            damaged=damaged,
+            sections=sections,
+            version=osiris.__version__,
+        )
+        write_text(out / PAGE, html)
+        for name in FOLDERS:  # those of an earlier report; everything else in the directory stays
+            shutil.rmtree(out / name, ignore_errors=True)
+            if (Path(new) / name).exists():
+                (Path(new) / name).rename(out / name)
+    return out / PAGE
 
 
 def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
@@ -243,10 +253,19 @@ def _sections(known: Sequence[Study], writer: ReportWriter) -> list[Section]:
 
 
 def _check_place(out: Path) -> None:
-    """Refuse an output directory that cannot be written, that is a run, or that leads elsewhere by a link."""
+    """Refuse an output directory that cannot be written, that is a run, that leads elsewhere by a link, or in which a
+    report would replace files of others."""
     require_writable(out)
     if RunDirectory(out).metrics.exists() or RunDirectory(out).config.exists():
         raise UserError(f"{out} is a run directory; choose another --out, for example {out / 'report'}.")
-    for name in ("figures", "tables"):
+    for name in FOLDERS:
         if (out / name).is_symlink():
             raise UserError(f"{out / name} is a link; remove it or choose another --out.")
+    page = out / PAGE
+    if page.is_file() and MARK in page.read_text(encoding="utf-8", errors="replace"):
+        return
+    others = [page, *(file for name in FOLDERS for file in (out / name).rglob("*"))]
+    for file in (file for file in others if file.is_file()):
+        raise UserError(
+            f"{file} would be deleted, although {out} has no report.html of osiris: move it, or choose another --out."
+        )

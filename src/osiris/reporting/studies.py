@@ -169,6 +169,8 @@ def read_everything(run: Run) -> None:
     metrics = run.metrics
     if not metrics.task_names or not metrics.evaluations:
         raise ValueError("metrics.json has no tasks or no evaluations")
+    if not set(metrics.lost) <= set(range(run.task_count)):
+        raise ValueError("metrics.json has lost evaluations of tasks that do not exist")
     if unknown := set(metrics.protocols) - set(PROTOCOLS):
         raise ValueError(f"metrics.json has the unknown protocol {sorted(unknown)[0]!r}")
     if not {task for _, tasks in metrics.environments for task in tasks} <= set(range(run.task_count)):

@@ -103,6 +103,11 @@ class RunDirectory:
         return self.path / "evaluation"
 
     @property
+    def evaluations(self) -> Path:
+        """What `osiris evaluate RUN` measured: a folder for each data and protocol."""
+        return self.path / "evaluations"
+
+    @property
     def start_weights(self) -> Path:
         """The pretrained encoder that the run started from."""
         return self.checkpoints / f"{START}.safetensors"

@@ -83,12 +83,20 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     protocols: dict[str, ProtocolMetrics]
     task_level: Percentages
     evaluations: list[Scores]
-    """After each task; a run that is not continual has the final one alone."""
+    """After each task that is not in `lost`; a run that is not continual has the final one alone."""
+    lost: tuple[int, ...] = ()
+    """Tasks (from 0) whose evaluation was damaged when their images were gone."""
     missing: str | None = None
     curve: list[CurveScores] | None = None
     preset: str | None = None
     start: Scores | None = None
     """The evaluation of the pretrained encoder that the run started from."""
+
+    @property
+    def evaluated(self) -> dict[int, Scores]:
+        """Task (from 0) -> the evaluation after it; a run that is not continual learns all tasks as one."""
+        tasks = range(len(self.evaluations) + len(self.lost))
+        return dict(zip((task for task in tasks if task not in self.lost), self.evaluations))
 
     @property
     def reference_name(self) -> str:
@@ -187,7 +195,7 @@ def build_metrics(
     method: str,
     benchmark: Benchmark,
     seed: int,
-    evaluations: Sequence[Scores],
+    evaluations: Sequence[Scores | None],
     random_baseline: dict[str, Percentages] | None,
     fingerprint: Fingerprint,
     continual: bool = True,
@@ -196,14 +204,17 @@ def build_metrics(
     start: Scores | None = None,
     against_start: Mapping[str, tuple[Comparison | None, list[Comparison | None]]] | None = None,
 ) -> RunMetrics:
-    """`evaluations` are those after tasks 1, 2, ... (a run that is not continual: the final one alone);
-    `random_baseline` comes from `untrained_baseline`, or is that of the `start`, with which the final encoder was
-    compared under each protocol (overall, by task)."""
-    assert evaluations and (continual or len(evaluations) == 1)
+    """`evaluations` are those after tasks 1, 2, ... (a run that is not continual: the final one alone), None if one is
+    lost, which the last one never is. `random_baseline` comes from `untrained_baseline`, or is that of the `start`,
+    with which the final encoder was compared under each protocol (overall, by task)."""
+    assert evaluations and evaluations[-1] and (continual or len(evaluations) == 1)
+    present = [scores for scores in evaluations if scores is not None]
+    lost = tuple(task for task, scores in enumerate(evaluations) if scores is None)
+    assert not (lost and present[-1].protocols), "only the images of a learner go, and they have no labels"
     protocols = {}
-    task_level = [scores.task_level.accuracy for scores in evaluations]
-    for name in evaluations[-1].protocols:
-        rows = [scores.protocols[name].accuracy for scores in evaluations]
+    task_level = [scores.task_level.accuracy for scores in present]
+    for name in present[-1].protocols:
+        rows = [scores.protocols[name].accuracy for scores in present]
         untrained = None if random_baseline is None else random_baseline[name]
         reference = None if untrained is None else np.array(untrained, dtype=np.float64)
         values = all_metrics(as_matrix(rows), task_level[-1], reference)
@@ -230,8 +241,9 @@ def build_metrics(
         labelled=benchmark.labelled,
         protocols=protocols,
         task_level=task_level,
-        evaluations=list(evaluations),
-        missing=evaluations[-1].missing,
+        evaluations=present,
+        lost=lost,
+        missing=present[-1].missing,
         curve=curve,
         preset=preset,
         start=start,

@@ -60,7 +60,7 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
 def initialise(encoder: nn.Module, path: Path) -> None:
     """--init: start the encoder from given weights."""
     wanted = encoder.state_dict()
-    given = encoder_weights(load_tensors(path)[0])
+    given = encoder_weights(path)
     missing = [name for name in wanted if name not in given]
     shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
     if missing or shapes:
@@ -72,9 +72,10 @@ def initialise(encoder: nn.Module, path: Path) -> None:
     encoder.load_state_dict({name: given[name] for name in wanted})
 
 
-def encoder_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's state from a task checkpoint, or from a file that holds nothing else."""
-    prefix = "encoder." if any(name.startswith("encoder.") for name in tensors) else ""
+def encoder_weights(path: Path) -> dict[str, Tensor]:
+    """The encoder's state from a task checkpoint, whose metadata says so, or from a file that holds nothing else."""
+    tensors, metadata = load_tensors(path)
+    prefix = "encoder." if "encoder" in metadata else ""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 

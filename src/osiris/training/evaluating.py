@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -39,6 +40,7 @@ from osiris.framework.composition import resolve
 from osiris.models.external import is_public
 from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
 from osiris.runs.records import Baselines, build_metrics
+from osiris.runs.state import digest
 from osiris.training.build import baseline_of
 from osiris.training.results import against_start
 
@@ -72,13 +74,12 @@ class Evaluated:
 
 
 def evaluate_saved(request: Request) -> Evaluated:
-    """Results never overwrite those of a run; what is already in `out` is not computed again."""
+    """Results never overwrite those of a run; what is already in `out` of the same weights, data and protocol is not
+    computed again."""
     check(request)
     if request.out is not None:
         require_writable(request.out)
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    device = open_device(request.device)
+    device = prepare(request)
     encoders = load_encoders(request)
     size = next((encoder.image_size for encoder in encoders.values()), None)
     if isinstance(request.encoder, str) and is_public(request.encoder):
@@ -90,14 +91,18 @@ def evaluate_saved(request: Request) -> Evaluated:
         encoders = {name: LoadedEncoder(ENCODERS[name](benchmark), {"baseline": name})}
     benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
     identity = protocol_fingerprint(benchmark, request.protocol, description)
-    # What is computed besides the fingerprint's protocol is part of the folder's name, so that nothing stale is read.
     protocol = request.protocol
-    key = json_digest([identity.hash, sorted(protocol.protocols), protocol.probe, protocol.keep_features])
-    out = request.out or default_out(request, key)
+    computed = sorted(protocol.protocols), protocol.probe, protocol.keep_features
+    key = json_digest([identity.hash, benchmark.mean, benchmark.std, *computed])
+    weights = {name: digest(one.module.state_dict()) for name, one in encoders.items()}
+    out = request.out or default_out(request, key, weights)
     require_writable(out)
-    scores = {name: evaluate_one(name, one, benchmark, protocol, device, out) for name, one in encoders.items()}
+    scores = {
+        name: evaluate_one(name, one, benchmark, protocol, device, out, json_digest([key, weights[name]]))
+        for name, one in encoders.items()
+    }
     if request.target is not None and name is not None:
-        add_baseline(request.target, name, scores[name])
+        add_baseline(request, name, scores[name])
     elif request.target is not None and request.target.is_dir():
         write_metrics(request, benchmark, scores, identity, out, device)
     return Evaluated(scores, benchmark.name, identity.hash, out)
@@ -109,7 +114,7 @@ def evaluate_reference(request: Request, folder: Path) -> dict[str, ReferenceSco
         raise UserError("--reference measures a state, run or checkpoint, or --encoder; give one of them.")
     if request.data.benchmark and request.target is None:
         raise UserError("give --reference or --benchmark, not both.")
-    device, encoders = open_device(request.device), load_encoders(request)
+    device, encoders = prepare(request), load_encoders(request)
     size = request.data.image_size or next(encoder.image_size for encoder in encoders.values())
     if size is None:
         raise UserError("the file does not say the size of its images: give --image-size.")
@@ -128,9 +133,7 @@ def evaluate_compatibility(request: Request) -> tuple[Compatibility, Path]:
     check(request)
     path = _compatibility_file(request)
     require_writable(path.parent)
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    device = open_device(request.device)
+    device = prepare(request)
     encoders = {name: one for name, one in load_encoders(request).items() if name != START}
     expected = [task_name(task) for task in range(len(encoders))]
     if len(encoders) < 2 or list(encoders) != expected:
@@ -160,11 +163,22 @@ def _compatibility_file(request: Request) -> Path:
         raise UserError("--compatibility compares the encoders of a run: give its directory, and no --baseline.")
     if request.out is not None:
         return request.out / RunDirectory(run).compatibility.name
-    own = read_config(run).data
-    if replace(request.data, data_dir=own.data_dir) != own:
+    if not is_data_of(run, request.data):
         raise UserError("this is not the data that the run was evaluated on: give a folder for the numbers with --out.")
     refuse_links_to_elsewhere(run)
     return RunDirectory(run).compatibility
+
+
+def is_data_of(run: Path, data: BenchmarkConfig) -> bool:
+    """Whether this is the data that the run was evaluated on, wherever it is stored."""
+    own = read_config(run).data
+    return replace(data, data_dir=own.data_dir) == own
+
+
+def prepare(request: Request) -> torch.device:
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    return open_device(request.device)
 
 
 def run_folder(target: Path) -> Path | None:
@@ -221,10 +235,16 @@ def load_encoders(request: Request) -> dict[str, LoadedEncoder]:
     return {path.stem: load_checkpoint(path) for path in (*start, *paths)}
 
 
-def add_baseline(run: Path, name: str, scores: Scores) -> None:
-    """Keep the accuracies in baselines.json of the run, where reports find them."""
-
-    path = RunDirectory(run).baselines
+def add_baseline(request: Request, name: str, scores: Scores) -> None:
+    """Keep the accuracies in baselines.json of the run, where reports find them, if its own data and protocol gave
+    them."""
+    run = request.target
+    assert run is not None
+    own, path = read_config(run).evaluation, RunDirectory(run).baselines
+    measured = [(one.k, one.temperature, one.protocols) for one in (own, request.protocol)]
+    if not is_data_of(run, request.data) or measured[0] != measured[1]:
+        notice(f"{run} has other data or another protocol: its reports will not show these numbers of {name}.")
+        return
     before = read_record(path, Baselines).baselines if path.exists() else {}
     accuracies = {protocol: one.accuracy for protocol, one in scores.protocols.items()}
     measured = Baseline(protocols=accuracies, task_level=scores.task_level.accuracy)
@@ -252,18 +272,28 @@ def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchm
 
 
 def evaluate_one(
-    name: str, encoder: LoadedEncoder, benchmark: Benchmark, protocol: ProtocolConfig, device: torch.device, out: Path
+    name: str,
+    encoder: LoadedEncoder,
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    device: torch.device,
+    out: Path,
+    key: str,
 ) -> Scores:
-    """Numbers of one encoder; taken from `out` if they are there (their file is written last). A module of the user's
-    own is always evaluated: its name does not tell whether its weights have changed."""
+    """Numbers of one encoder; taken from `out` if those of this `key` are there (their file is written last). A module
+    of the user's own is always evaluated: neither its name nor its weights tell whether its code has changed."""
     path = out / f"{name}.json"
-    if path.exists() and "entry" not in encoder.description:
-        return read_record(path, Scores)
+    known = read_record(path, Scores) if path.exists() else None
+    if known is not None and known.key is None:
+        raise UserError(f"{path} was not written by this version of osiris evaluate: choose another --out.")
+    if known is not None and known.key == key and "entry" not in encoder.description:
+        return known
     module = encoder.module.to(device)
     total = len(benchmark.bank) + (0 if benchmark.test is None else len(benchmark.test))
     with progress(f"embedding with {name}", total) as ticker:
         evaluation = evaluate_encoder(module, benchmark, protocol, device, ticker)
     assert evaluation is not None
+    evaluation = replace(evaluation, numbers=msgspec.structs.replace(evaluation.numbers, key=key))
     evaluation.save(out, name, protocol.keep_features)
     return evaluation.numbers
 
@@ -302,10 +332,10 @@ def write_metrics(
     write_record(RunDirectory(out).metrics, metrics)
 
 
-def default_out(request: Request, identity: str) -> Path:
+def default_out(request: Request, key: str, weights: dict[str, str]) -> Path:
     benchmark = "".join(letter if letter.isalnum() else "-" for letter in request.data.benchmark)
     if request.target is None:
         named = request.encoder if isinstance(request.encoder, str) else "encoder"
-        name = request.baseline or Path(named).stem.replace(":", "-")
-        return Path("evaluations") / f"{name}-{benchmark}-{identity}"
-    return (run_folder(request.target) or request.target.parent) / "evaluations" / f"{benchmark}-{identity}"
+        name = request.baseline or f"{Path(named).stem.replace(':', '-')}-{weights['encoder'][:8]}"
+        return Path("evaluations") / f"{name}-{benchmark}-{key}"
+    return RunDirectory(run_folder(request.target) or request.target.parent).evaluations / f"{benchmark}-{key}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,8 @@ class Results:
         directory, needed = self.directory, _evaluated(self.directory, learned)
         gone = {START, *map(task_name, range(self.benchmark.learned))} if self.benchmark.learned else set()
         alone = {name for name, weights in needed.items() if name in gone or not weights.exists()}
+        if directory.owner:
+            _remove_damaged_arrays(directory, alone)
         broken = [name for name in needed if _broken(directory, name, numbers_only=name in alone)]
         for name in processes.broadcast(broken):
             path, weights = directory.evaluation / f"{name}.json", needed[name]
@@ -72,7 +75,7 @@ class Results:
     def _weights_for(self, evaluation: Path, weights: Path) -> dict[str, Tensor]:
         """The encoder from which a damaged evaluation is computed again."""
         try:
-            tensors = encoder_weights(load_tensors(weights)[0])
+            tensors = encoder_weights(weights)
         except UserError as error:
             raise UserError(
                 f"{evaluation} is damaged or missing, and cannot be computed again: {error} Restore one of them from a "
@@ -96,7 +99,7 @@ class Results:
             method.name,
             benchmark,
             config.seed,
-            [one for one in scores if one is not None],
+            scores,
             untrained,
             protocol_fingerprint(benchmark, config.evaluation, config.encoder.description),
             method.stream == "continual",
@@ -128,7 +131,7 @@ def finished_metrics(directory: RunDirectory, state: State | None) -> RunMetrics
     if any(weights.exists() and _broken(directory, name) for name, weights in _evaluated(directory, learned).items()):
         return None
     found = [_read(directory.scores(task)) for task in range(learned)]
-    kept = dict(enumerate(metrics.evaluations)) if len(metrics.evaluations) == len(found) else {}
+    kept = metrics.evaluated if len(metrics.evaluations) + len(metrics.lost) == len(found) else {}
     stale = [task for task, scores in enumerate(found) if scores is not None and scores != kept.get(task)]
     return None if stale else metrics
 
@@ -141,13 +144,25 @@ def _evaluated(directory: RunDirectory, learned: int) -> dict[str, Path]:
 
 def _broken(directory: RunDirectory, name: str, numbers_only: bool = False) -> bool:
     """Whether an evaluation is missing or damaged: its numbers or its arrays."""
+    return _read(directory.evaluation / f"{name}.json") is None or not (
+        numbers_only or _intact(directory.evaluation / f"{name}.safetensors")
+    )
+
+
+def _intact(arrays: Path) -> bool:
     try:
-        read_record(directory.evaluation / f"{name}.json", Scores)
-        if not numbers_only:
-            load_tensors(directory.evaluation / f"{name}.safetensors")
+        load_tensors(arrays)
     except UserError:
-        return True
-    return False
+        return False
+    return True
+
+
+def _remove_damaged_arrays(directory: RunDirectory, names: Iterable[str]) -> None:
+    """Of evaluations that cannot be computed again: figures do without arrays, but not with damaged ones."""
+    for path in (directory.evaluation / f"{name}.safetensors" for name in names):
+        if path.exists() and not _intact(path):
+            warn(f"{path} is damaged and cannot be computed again: it is removed.")
+            path.unlink()
 
 
 def _read(path: Path, kind: type[Any] = Scores) -> Any:
