@@ -2,14 +2,18 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from osiris import cli
 from osiris.errors import Stopped, UserError
-from osiris.learner import Learner
+from osiris.learner import Learner, before
+from osiris.learner import learner as module
 from osiris.runs.state import LATEST, load_state
+from osiris.training.log import Log
+from osiris.training.run import Training
 from pictures import write_pictures
 from tiny_runs import arguments, asked_to_stop, last_state, write_arrays
 
@@ -112,10 +116,123 @@ def test_a_kill_while_going_back_loses_nothing(
     assert last_state(state) == last_state(two_months) and files(state) == files(two_months)
 
 
+def killed_in(function: str) -> SimpleNamespace:
+    """shutil, with a function in which the process ends."""
+    ends = {function: lambda *_: (_ for _ in ()).throw(KeyboardInterrupt())}
+    return SimpleNamespace(**vars(shutil) | ends)
+
+
+@pytest.mark.parametrize("option", ["--undo", "--discard"])
+def test_a_kill_before_the_copy_is_removed_takes_nothing_else_back(
+    option: str, photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(before, "shutil", killed_in("rmtree"))
+        learner(state).undo()
+    kept = last_state(state)
+    assert (state / "checkpoints" / "before").exists()
+    assert cli.main(["observe", str(state), option]) == 0
+    assert "the episode after 2026-01 was taken back" in capsys.readouterr().out
+    assert last_state(state) == kept and not (state / "checkpoints" / "before").exists()
+
+
+@pytest.mark.parametrize("function", ["rmtree", "copyfile"])
+def test_a_kill_while_the_copy_is_made_leaves_a_whole_one_or_none(
+    function: str, photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would look like an episode that is taken back already."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(before, "shutil", killed_in(function))
+        learner(state).observe(photos / MONTHS[2])
+    assert not (state / "checkpoints" / "before").exists()
+    learner(state).observe(photos / MONTHS[2])
+    assert not list((state / "checkpoints").glob(".*.tmp")) and learner(state).undo() == MONTHS[2]
+
+
 def test_before_the_first_episode_there_was_nothing(photos: Path, tmp_path: Path) -> None:
     with asked_to_stop(task=0, step=1), pytest.raises(Stopped):
         learner(tmp_path / "state").observe(photos / MONTHS[0])
     assert learner(tmp_path / "state").discard() == MONTHS[0] and not (tmp_path / "state").exists()
+
+
+def test_the_directory_can_be_used_again_after_its_first_episode_was_undone(photos: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    learner(state).observe(photos / MONTHS[0])
+    for name in ("evaluations/x", "tensorboard", "wandb"):
+        (state / name).mkdir(parents=True)
+    (state / "baselines.json").write_text("{}")
+    (state / "notes.txt").write_text("mine")
+    learner(state).undo()
+    assert [path.name for path in state.iterdir()] == ["notes.txt"]
+    (state / "notes.txt").unlink()
+    learner(state).observe(photos / MONTHS[1])
+
+
+def stop(*_: object) -> None:
+    raise Stopped("stopped.")
+
+
+def test_the_advice_after_an_interruption_is_what_goes_back(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(month: str) -> str:
+        with pytest.raises(Stopped) as stopped:
+            learner(state).observe(photos / month)
+        return str(stopped.value)
+
+    state = tmp_path / "state"
+    with monkeypatch.context() as patch:  # before the first checkpoint
+        patch.setattr(Log, "open", stop)
+        assert interrupted(MONTHS[0]).endswith(f"To go back instead: osiris observe {state} --discard")
+    assert cli.main(["observe", str(state), "--discard"]) == 0 and not state.exists()
+    assert "the first episode was taken back" in capsys.readouterr().out
+    learner(state).observe(photos / MONTHS[0])
+    with monkeypatch.context() as patch:  # nothing of the second episode is saved: there is nothing to take back
+        patch.setattr(Log, "open", stop)
+        assert interrupted(MONTHS[1]) == "stopped. Give the same command again."
+    with monkeypatch.context() as patch:  # after its end
+        patch.setattr(module, "measure", stop)
+        assert interrupted(MONTHS[1]).endswith(f"To go back instead: osiris observe {state} --undo")
+    assert cli.main(["observe", str(state), "--undo"]) == 0
+    assert "2026-02 was taken back" in capsys.readouterr().out
+
+
+def test_a_state_without_its_checkpoint_is_refused(photos: Path, two_months: Path, state: Path) -> None:
+    for file in (state / "checkpoints").glob("*.pt"):
+        file.unlink()
+    refused = pytest.raises(UserError, match=r"its checkpoint is gone: put .*latest\.pt back, or start a new state")
+    for call in (lambda: learner(state).observe(photos / MONTHS[2]), learner(state).undo, learner(state).discard):
+        with refused:
+            call()
+    (state / "metrics.json").unlink()  # the weights are there
+    with refused:
+        learner(state).observe(photos / MONTHS[2])
+    shutil.copy(two_months / "metrics.json", state)
+    assert files(state) == files(two_months) and len(learner(state).embed(photos / MONTHS[0])) == 16
+
+
+def test_a_new_state_that_is_refused_leaves_nothing_behind(
+    photos: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, image in enumerate(sorted((photos / "2026-01").rglob("*.png"))):
+        (tmp_path / "labelled" / f"kind {number % 2}").mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, tmp_path / "labelled" / f"kind {number % 2}")
+    new = tmp_path / "new"
+    typed = ["observe", str(new), str(photos / "2026-01"), "--preset", "smoke", "--epochs", "1"]
+    for more, message in (
+        (["--reference", str(tmp_path / "labelled")], "16 of the 16 images of 2026-01 are labelled images"),
+        (["--only-if-better"], "--only-if-better needs labelled images"),
+    ):
+        assert cli.main([*typed, *more]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert message in said and "a new state" not in said and "mean nothing" not in said and not new.exists()
+    before = files(state)
+    with monkeypatch.context() as patch:  # refused after its start
+        patch.setattr(Training, "advance", lambda *_: (_ for _ in ()).throw(UserError("no room")))
+        for path, month in ((new, MONTHS[0]), (state, MONTHS[2])):
+            with pytest.raises(UserError, match="no room"):
+                learner(path).observe(photos / month)
+    assert not new.exists() and files(state) == before
 
 
 def test_a_forgotten_image_is_not_in_the_state_before(photos: Path, state: Path, tmp_path: Path) -> None:
@@ -180,6 +297,10 @@ def test_each_month_is_learned_in_order_also_after_an_interruption(
         (["{new}", "{few}"], "few has too few images (3): learning needs at least 4"),
         (["{new}", "{photos}/2026-01", "--reference", "{few}"], "needs at least two subfolders of images"),
         (["{state}", "--discard", "--undo"], "give --discard or --undo alone"),
+        (["{state}", "--forget", "{few}/0.png", "--undo"], "give --discard or --undo alone"),
+        (["{state}", "--reference", "{few}", "--discard"], "give --discard or --undo alone"),
+        (["{new}", "{loose}", "--each"], "has images that are in none of its folders (cover.png): move them into one"),
+        (["{new}", "{empty}", "--each"], "empty has no images"),
     ],
 )
 def test_a_wrong_folder_is_named_and_nothing_is_left_behind(
@@ -191,8 +312,11 @@ def test_a_wrong_folder_is_named_and_nothing_is_left_behind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_pictures(tmp_path / "few", 3, seed=9)
-    places = {"new": tmp_path / "new", "photos": photos, "state": two_months, "few": tmp_path / "few"}
-    typed = [part.format(**places) for part in arguments]
+    shutil.copytree(photos, tmp_path / "loose")
+    shutil.copy(photos / "2026-01" / "0.png", tmp_path / "loose" / "cover.png")
+    (tmp_path / "empty").mkdir()
+    places = {name: tmp_path / name for name in ("new", "few", "loose", "empty")}
+    typed = [part.format(**places, photos=photos, state=two_months) for part in arguments]
     assert cli.main(["observe", *typed]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists() and not list(photos.rglob(".lock"))

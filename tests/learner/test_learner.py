@@ -187,8 +187,10 @@ def test_forgotten_images_are_in_no_file_of_the_state(
         return {path.name for path in files if pixels.numpy().tobytes() in path.read_bytes()}
 
     assert {"latest.pt", "damaged.pt", ".latest.pt.abc.tmp"} <= holding()
+    cache = Path(os.environ["OSIRIS_CACHE"])
+    cached = set(cache.rglob("*"))
     assert cli.main(["observe", str(state), "--forget", str(secret)]) == 0
-    assert holding() == set()
+    assert holding() == set() and set(cache.rglob("*")) == cached
     assert f"may remain in the cache, {os.environ['OSIRIS_CACHE']}" in capsys.readouterr().err
     for name in ("latest.pt", "previous.pt"):
         after = read_state(checkpoints / name).engine["model"]
@@ -342,6 +344,10 @@ def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos:
 def test_arguments_that_contradict_the_state_are_refused(photos: Path, observed: Path) -> None:
     with pytest.raises(UserError, match=r"method\.method is 'osiris-d' there and 'ft' here"):
         learner(observed, "ft").observe(photos / WEEKS[0])
+    with pytest.raises(UserError, match=r"preset is 'smoke' there and 'paper' here\. Leave out what differs"):
+        Learner(observed, preset="paper").observe(photos / WEEKS[0])
+    with pytest.raises(UserError, match="have 16 x 16 pixels, and new ones are scaled to that: leave out --image-size"):
+        Learner(observed, image_size=32).observe(photos / WEEKS[0])
     with pytest.raises(UserError, match="give the directory of a state or run"):
         Learner(photos / "nothing").embed(photos / WEEKS[0])
 

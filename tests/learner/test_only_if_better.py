@@ -136,6 +136,7 @@ def test_an_episode_that_was_killed_in_its_evaluation(
 def test_labelled_images_are_needed(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--only-if-better needs labelled images"):
         learner(tmp_path / "state").observe(photos / "one", only_if_better=True)
+    assert not (tmp_path / "state").exists()
 
 
 def test_the_command_line_says_what_happened(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
 from osiris.learner import Learner
-from osiris.learner.episodes import episodes_in
+from osiris.learner.episodes import each_episode
 
 
 @command("observe")
@@ -93,8 +93,8 @@ def observe_command(
         raise UserError(
             "give a folder of images to learn from, --reference FOLDER, --forget FILE, --discard or --undo."
         )
-    if (discard or undo) and (folder is not None or discard == undo):
-        raise UserError("give --discard or --undo alone, then learn from a folder with a call of its own.")
+    if (discard or undo) and (discard == undo or folder is not None or forget or reference is not None):
+        raise UserError("give --discard or --undo alone, and whatever else is to be done with a call of its own.")
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}
@@ -107,7 +107,7 @@ def observe_command(
     if folder is None and reference is not None:
         learner.measure(reference, new_reference)
         say(_after(learner))
-    for one in () if folder is None else episodes_in(folder) if each and folder.is_dir() else (folder,):
+    for one in () if folder is None else each_episode(folder) if each and folder.is_dir() else (folder,):
         learner.observe(one, name, quiet, keep_tasks, reference, only_if_better, new_reference)
         unfinished = learner.status()["unfinished"]
         if unfinished is None:

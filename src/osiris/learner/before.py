@@ -9,27 +9,32 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from osiris.errors import UserError
 from osiris.files import write_atomically
 from osiris.runs.directory import RunDirectory, curve_prefix, read_config, task_name
-from osiris.runs.state import LATEST, PREVIOUS, State, load_state, writing
+from osiris.runs.state import LATEST, PREVIOUS, State, exists, load_state, writing
 
 
 def keep_before(directory: RunDirectory) -> None:
     """Called between two episodes. A kill leaves the copy as it was, or none; the next call makes it again."""
-    before, checkpoints = directory.before, directory.checkpoints
+    checkpoints = directory.checkpoints
+    new = checkpoints / f".{directory.before.name}.tmp"
     with writing(directory.path):
-        shutil.rmtree(before, ignore_errors=True)
-        before.mkdir()
+        directory.remove_leftovers()
+        if directory.before.exists():
+            directory.before.replace(new)
+            shutil.rmtree(new)
+        new.mkdir()
         for file in (directory.metrics, directory.observations):
             if file.exists():
-                shutil.copyfile(file, before / file.name)
+                shutil.copyfile(file, new / file.name)
         for file in list(directory.all_weights().values())[-1:]:  # --keep-tasks may remove them
-            _link(file, before / file.name)
-        latest = checkpoints / (LATEST if (checkpoints / LATEST).exists() else PREVIOUS)
-        write_atomically(before / LATEST, lambda temporary: _link(latest, temporary))
+            _link(file, new / file.name)
+        _link(checkpoints / (LATEST if (checkpoints / LATEST).exists() else PREVIOUS), new / LATEST)
+        new.replace(directory.before)
 
 
 def _link(file: Path, copy: Path) -> None:
@@ -40,11 +45,26 @@ def _link(file: Path, copy: Path) -> None:
         shutil.copyfile(file, copy)
 
 
+@contextlib.contextmanager
+def nothing_left_if_refused(directory: RunDirectory) -> Iterator[None]:
+    """If the first episode of a new state is refused before anything was saved, remove what was written for it."""
+    new = not directory.config.exists()
+    try:
+        yield
+    except UserError:
+        if new and directory.owner and not exists(directory.checkpoints):
+            directory.clear()
+        raise
+
+
 def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
     """Take back the last finished episode, or an unfinished one; returns its name.
 
-    The checkpoint is replaced last: after a kill, the same call completes it.
+    The checkpoint is replaced last, and then the copy is removed: after a kill, the same call completes it.
     """
+    if directory.before.exists() and not exists(directory.before):
+        shutil.rmtree(directory.before)
+        return f"the episode after {state.episodes[state.position.task - 1]['name']}"
     task = state.position.task - finished
     if not finished and state.unfinished is None:
         raise UserError(f"{directory.path} has no unfinished episode; --undo takes back a finished one.")
@@ -52,7 +72,7 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
         raise UserError(f"{state.unfinished['name']} is not finished; --discard takes it back.")
     before, name = load_state(directory.before), state.episodes[task]["name"]
     if before is None and task == 0 and not read_config(directory.path).data.benchmark:
-        _clear(directory)
+        directory.clear()
         return name
     if before is None or before.position.task != task or before.unfinished is not None:
         raise UserError(
@@ -78,14 +98,3 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
         (directory.before / LATEST).replace(directory.checkpoints / LATEST)
     shutil.rmtree(directory.before)
     return name
-
-
-def _clear(directory: RunDirectory) -> None:
-    """Before the first episode there was nothing. What others have put into the directory stays."""
-    for folder in (directory.checkpoints, directory.evaluation, directory.evaluations, directory.index):
-        shutil.rmtree(folder, ignore_errors=True)
-    for file in (directory.log, directory.metrics, directory.observations, directory.environment, directory.config):
-        file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        directory.lock_file.unlink()
-        directory.path.rmdir()

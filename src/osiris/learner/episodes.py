@@ -51,6 +51,20 @@ def episodes_in(folder: Path) -> list[Path]:
     return [folder / name for name in sorted({part[0] for part in parts}, key=natural)]
 
 
+def each_episode(folder: Path) -> list[Path]:
+    """What `--each` learns from; refuses a folder in which images would be left out, or that has no folders."""
+    episodes, files = episodes_in(folder), Listing(folder).files
+    loose = [part[0] for part in files if len(part) == 1]
+    if loose:
+        raise UserError(
+            f"{folder} has images that are in none of its folders ({loose[0]}{', ...' * (len(loose) > 1)}): move them "
+            "into one, or leave out --each to take all images as one episode."
+        )
+    if not episodes:
+        raise UserError(f"{folder} has no images.")
+    return episodes
+
+
 def episode_size(images: Any) -> int | None:
     """How many images `Learner.observe` was given; damaged ones count too. None if that is not known."""
     if isinstance(images, str | Path):

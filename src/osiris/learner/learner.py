@@ -21,23 +21,24 @@ from markupsafe import Markup
 from osiris import processes
 from osiris.config import Config, with_options
 from osiris.console import duration, notice, warn
-from osiris.data.load import episode_from
+from osiris.data.images import UndecodableImage, decode_all
+from osiris.data.load import episode_source
 from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.reference import Reference, labelled_files
 from osiris.evaluation.scores import Health
 from osiris.files import cache_directory
 from osiris.index.status import IndexStatus
-from osiris.learner.before import go_back, keep_before
+from osiris.learner.before import go_back, keep_before, nothing_left_if_refused
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
-from osiris.learner.observations import Guard, measure, open_reference, verdict
+from osiris.learner.observations import NEEDS_REFERENCE, Guard, measure, open_reference, verdict
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe, with_encoder
-from osiris.runs.directory import RunDirectory, read_config
+from osiris.runs.directory import RunDirectory, differences, read_config, settings
 from osiris.runs.records import Observations, RunMetrics, read_metrics, read_observations
 from osiris.runs.run import Run
-from osiris.runs.state import DAMAGED, State, load_state, save_state
+from osiris.runs.state import DAMAGED, LATEST, State, exists, load_state, save_state
 from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
 from osiris.training.schedule import Episode
@@ -93,7 +94,7 @@ class Learner(Collection):
                 an encoder of your own needs it again each time.
             **options: Every option of `osiris train`, with underscores: `epochs=20`, `memory_size=200`.
 
-        A state that exists has its own settings; options that contradict it are refused by `observe`.
+        A state that exists has its own settings; arguments that contradict them are refused by `observe`.
         """
         super().__init__()
         self.path, self.method, self.preset, self.seed = path, method, preset, seed
@@ -115,6 +116,7 @@ class Learner(Collection):
         options = {name: value for name, value in given.items() if value is not None} | self.options
         if self._files.config.exists():
             config, name = read_config(self.folder), self._encoder_name
+            options |= {} if self.preset is None else {"preset": self.preset}
             return with_options(config if name is None else with_encoder(config, name), options)
         return configure("", self.preset or "fast", self._encoder_name, options, episode_size(images))
 
@@ -151,19 +153,22 @@ class Learner(Collection):
             labelled_files(labelled)  # refuse a wrong folder before anything is written
             if isinstance(images, str | Path) and Path(images).resolve() == labelled.resolve():
                 raise UserError(f"{images} is the folder of --reference: learning from it would spoil the test.")
+        self._refuse_lost_checkpoint()
         config = self._configure(images)
-        new = not quiet and not self._files.config.exists()
-        if new:
-            notice(f"a new state, preset {config.preset}{describe(config)}.")
-            if (config.encoder.encoder or "").startswith("own:") and not config.pretrained:
-                notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
+        new = not self._files.config.exists()
+        if new and only_if_better and labelled is None:
+            raise UserError(NEEDS_REFERENCE)
+        if not new:
+            self._refuse_other_settings(config)
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-        with opened(Opening(config, self.folder, quiet=quiet, again=self._way_on)) as run:
+        again, back = "Give the same command again.", f"osiris observe {self.folder}"
+        opening = Opening(config, self.folder, quiet=quiet, again=again, back=back)
+        with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
             state, directory = run.state, run.directory
             try:
-                run.start(lambda: next_benchmark(state, images, name, config.data))
+                run.prepare(lambda: next_benchmark(state, images, name, config.data))
             except Learned as learned:
                 notice(str(learned))
                 return self
@@ -172,9 +177,12 @@ class Learner(Collection):
                 opened_images = processes.on_first(open_reference, directory, labelled, size, new_reference)
                 processes.on_first(keep_apart, opened_images, run.coming())
             guard = Guard(run, opened_images) if only_if_better else None
+            if new and not quiet:
+                processes.on_first(introduce, config)
+            run.start()
             if run.coming() and state is not None and state.unfinished is None:
                 processes.on_first(keep_before, directory)
-            if new:
+            if new and not quiet:
                 processes.on_first(announce, run, opened_images)
             for episode in run.coming():
                 run.advance(episode, guard)
@@ -187,20 +195,42 @@ class Learner(Collection):
                 processes.on_first(forget_weights, directory, keep_tasks)
         return self
 
-    @property
-    def _way_on(self) -> str:
-        """After an interruption."""
-        return f"Give the same command again. To go back instead: osiris observe {self.folder} --discard"
+    def _refuse_lost_checkpoint(self) -> None:
+        """Without it, episodes would be learned from the beginning, beside the weights of earlier ones."""
+        files = self._files
+        if not exists(files.checkpoints) and (files.metrics.exists() or files.all_weights()):
+            raise UserError(
+                f"{self.folder} has learned, but its checkpoint is gone: put {files.checkpoints / LATEST} back, or "
+                "start a new state elsewhere."
+            )
+
+    def _refuse_other_settings(self, config: Config) -> None:
+        there, here, way_on = settings(read_config(self.folder)), settings(config), "start a new state elsewhere"
+        if there["data.image_size"] != here["data.image_size"] and exists(self._files.checkpoints):
+            size = self._state().memory.images.shape[-1]  # the config has None if the first episode decided
+            raise UserError(
+                f"the images of {self.folder} have {size} x {size} pixels, and new ones are scaled to that: leave out "
+                f"--image-size, or {way_on}."
+            )
+        if changed := differences(there, here):
+            raise UserError(f"{self.folder} has other settings: {changed}. Leave out what differs, or {way_on}.")
 
     def discard(self) -> str:
         """Go back to the state before an episode that was interrupted; returns the name of that episode."""
-        with self._files as directory:
-            return go_back(directory, self._state(), finished=False)
+        return self._go_back(finished=False)
 
     def undo(self) -> str:
         """Go back to the state before the last episode, once; returns its name."""
+        return self._go_back(finished=True)
+
+    def _go_back(self, finished: bool) -> str:
         with self._files as directory:
-            return go_back(directory, self._state(), finished=True)
+            self._refuse_lost_checkpoint()
+            began = directory.config.exists() and not self.config.data.benchmark
+            if began and not exists(directory.checkpoints):  # nothing was saved yet
+                directory.clear()
+                return "the first episode"
+            return go_back(directory, self._state(), finished)
 
     def verdict(self) -> str:
         """What is known about the last episode: whether the encoder got better, and from what to what."""
@@ -273,10 +303,13 @@ class Learner(Collection):
         with self._files as directory:
             state = self._state()
             held = state.memory.images
-            wanted = episode_from(list(images), "forget", held.shape[-1]).train.images
             found = torch.zeros(len(held), dtype=torch.bool)
-            for image in wanted.take(torch.arange(len(wanted))):
-                found |= (held == image).flatten(1).all(1)
+            table = episode_source(list(images), "forget")[0].read_table()
+            for row, image in enumerate(decode_all(table.read, len(table), held.shape[-1])):  # not into the cache
+                if isinstance(image, UndecodableImage):
+                    notice(f"{table.describe(row)} was not looked for in the memory: it cannot be decoded ({image}).")
+                else:
+                    found |= (held == torch.from_numpy(image)).flatten(1).all(1)
             if found.all():
                 raise UserError("the memory would be empty; remove the whole state instead.")
             state.forget(found)
@@ -294,6 +327,7 @@ class Learner(Collection):
     def _state(self) -> State:
         state = load_state(self._files.checkpoints)
         if state is None:
+            self._refuse_lost_checkpoint()
             reason = "has no checkpoint; observe some images first" if self.folder.exists() else "does not exist"
             raise UserError(f"{self.folder} {reason}.")
         return state
@@ -323,6 +357,13 @@ def refuse_what_cannot_grow(run: Training) -> None:
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
     if run.method.memory == "quota":
         raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
+
+
+def introduce(config: Config) -> None:
+    """The settings of a new state."""
+    notice(f"a new state, preset {config.preset}{describe(config)}.")
+    if (config.encoder.encoder or "").startswith("own:") and not config.pretrained:
+        notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
 
 
 def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> None:

@@ -28,6 +28,7 @@ from osiris.training.run import Training
 
 MOST_IMAGES = 1000
 """Images of the memory whose movement is measured."""
+NEEDS_REFERENCE = "--only-if-better needs labelled images: name their folder with --reference."
 
 
 def measure(
@@ -136,7 +137,7 @@ class Guard:
         self.run = run
         reference = processes.broadcast(None if labelled is None else labelled[0])
         if reference is None:
-            raise UserError("--only-if-better needs labelled images: name their folder with --reference.")
+            raise UserError(NEEDS_REFERENCE)
         self.reference = reference
 
     def __call__(self, before: nn.Module, after: nn.Module) -> bool:

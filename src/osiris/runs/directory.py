@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -194,7 +195,22 @@ class RunDirectory:
         """What a kill in the middle of writing has left behind."""
         for folder in (self.path, self.checkpoints, self.evaluation):
             for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
-                leftover.unlink(missing_ok=True)
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove every file of the run; what others have put into the directory stays. The config goes last, before it
+        the checkpoint: after a kill, the same call completes it."""
+        for file in (self.metrics, self.observations, self.baselines, *self.all_weights().values()):
+            file.unlink(missing_ok=True)
+        for name in (self.evaluation.name, self.index.name, "evaluations", "tensorboard", "wandb"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        self.remove_leftovers()
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for file in (self.log, self.environment, self.config):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.lock_file.unlink()
+            self.path.rmdir()
 
     def require_present(self) -> None:
         """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""

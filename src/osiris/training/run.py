@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from osiris import processes
 from osiris.config import Config, to_dict
@@ -55,6 +56,8 @@ class Opening:
     lock: bool = True
     again: str | None = None
     """How to continue it after an interruption; default: `osiris train --resume`."""
+    back: str | None = None
+    """The command that takes an episode back, with `--discard` or `--undo` added."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -78,7 +81,8 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
                 f"{opening.out} learns from images that were given in Python (benchmark_from), which only your program "
                 "has: call osiris.train again with the same arguments to continue."
             )
-        run.start(lambda: benchmark or processes.in_turn(lambda: load_benchmark(run.config.data)))
+        run.prepare(lambda: benchmark or processes.in_turn(lambda: load_benchmark(run.config.data)))
+        run.start()
         for episode in run.coming(stop_after):
             run.advance(episode)
         return run.finish()
@@ -89,7 +93,7 @@ def opened(opening: Opening) -> Iterator[Training]:
     """A run with its directory locked and its state read. An interruption or failure inside becomes an error whose
     message says how to continue."""
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
-        first, config = processes.rank() == 0, opening.config
+        first, config, run = processes.rank() == 0, opening.config, None
         directory = RunDirectory(opening.out, first, opening.lock)
         stack.enter_context(writing(opening.out))
         try:
@@ -122,6 +126,8 @@ def opened(opening: Opening) -> Iterator[Training]:
                 way_on = advice(opening.out)
             elif directory.config.exists():
                 way_on = opening.again or f"Continue with: osiris train --resume {opening.out}"
+                if opening.back and run is not None and run.way_back is not None:
+                    way_on += f" To go back instead: {opening.back} {run.way_back}"
             else:
                 way_on = "Nothing was saved yet: give the same command again."
             raise type(end)(f"{end} {way_on}") from None
@@ -138,6 +144,8 @@ class Training:
     results: Results
     baseline: Baseline | None = None
     """Untrained encoders, for T; None with a pretrained one."""
+    way_back: Literal["--discard", "--undo"] | None
+    """What takes back the episode that is on disk; None if that is an earlier one than those to come."""
 
     def __init__(
         self,
@@ -151,11 +159,12 @@ class Training:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
         self.state, self.quiet = state, quiet
         self.position = Position() if state is None else copy.copy(state.position)
+        self.way_back = "--discard" if state is None or state.unfinished is not None else None
         self.saved = time.monotonic()
         self.closing = ExitStack()
 
-    def start(self, load: Callable[[], Benchmark]) -> None:
-        """Load the images, build the networks, and go to where the run stands."""
+    def prepare(self, load: Callable[[], Benchmark]) -> None:
+        """Load the images, build the networks, and go to where the run stands. Nothing is written."""
         config, state = self.config, self.state
         with self.interrupt.at_once():
             with processes.together():
@@ -166,18 +175,24 @@ class Training:
             with processes.together():
                 self.episodes = plan_episodes(benchmark, self.method, config.learning)
                 coming = [episode for episode in self.episodes if episode.images is not None]
-                notices = [*benchmark.notices, *check_sizes(coming, self.method, config.learning)]
-                notices += faster_precision(config.engine, self.device)
+                self.notices = [*benchmark.notices, *check_sizes(coming, self.method, config.learning)]
+                self.notices += faster_precision(config.engine, self.device)
                 architecture, planned = (None, None) if state is None else (state.architecture, state.planned)
                 self.engine = Engine(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
                 if state is not None:
                     self._restore(state)
+
+    def start(self) -> None:
+        """Write what belongs to the start of a run, and open its log."""
+        config, state = self.config, self.state
+        with self.interrupt.at_once():
+            with processes.together():
                 if self.directory.owner:
                     if state is not None and state.unfinished is not None:
                         where = f"task {self.position.task + 1} at step {self.position.step}"
                         notice(f"continuing {self.directory.path} in {where}")
-                    notice(*notices)
+                    notice(*self.notices)
                     if self.coming() and config.preset == "smoke":
                         notice(MEANINGLESS)
                     composition, world = method_to_dict(self.method), processes.world_size()
@@ -187,7 +202,7 @@ class Training:
                 self.results.evaluate(self.engine.networks.encoder, START)
             self.results.repair(self.position.task, self.engine.networks.encoder)
             if not config.pretrained:  # cached for each benchmark and encoder
-                self.baseline = processes.on_first(baseline_of, config, benchmark, self.device)
+                self.baseline = processes.on_first(baseline_of, config, self.benchmark, self.device)
         self.log = Log(config, self.directory, self.episodes, self.position)
         self.closing.callback(self.log.close)
         if self.coming():
@@ -273,6 +288,7 @@ class Training:
     def _save(self) -> None:
         self.position.seconds = self.log.meter.seconds
         processes.on_first(self._write_state)
+        self.way_back = "--discard" if self.coming() else "--undo"
         self.saved = time.monotonic()
 
     # Files
@@ -300,7 +316,7 @@ class Training:
         if other_run:
             raise UserError(
                 f"the checkpoint in {self.directory.checkpoints} belongs to another run: {other_run}. Put the right "
-                "one back, or remove latest.pt and previous.pt to start again."
+                "one back, or start again in another directory."
             )
         more = [content["name"] for content in state.episodes[len(contents) :]]
         if more and state.episodes[: len(contents)] == contents:
