@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from osiris.errors import UserError
-from osiris.evaluation.compatibility import PENALTIES, apply_map, fit_map
+from osiris.evaluation.compatibility import PENALTIES, apply_map, fit_map, recall_at
+from osiris.evaluation.knn import neighbours_of
 from osiris.index import gallery as gallery_module
 from osiris.index import maps
 from osiris.index.gallery import Gallery
-from osiris.index.maps import add_map, fit_and_test, keep_needed_maps
+from osiris.index.maps import add_map, expected_recall, fit_and_test, keep_needed_maps, recall_of_sample
 from osiris.index.records import Version
 from osiris.index.store import Index
 
@@ -199,9 +200,27 @@ def test_recall_is_measured_on_images_that_the_map_has_not_seen(
     monkeypatch.setattr(maps, "apply_map", lambda old, weight: (tested.append(old), apply_map(old, weight))[1])
     old = torch.from_numpy(unit(random.normal(size=(400, 32))))
     turn = torch.linalg.qr(torch.from_numpy(random.normal(size=(32, 32))))[0].float()
-    _, recall, gallery = fit_and_test(old, old @ turn)
+    recall, gallery = recall_of_sample(*fit_and_test(old, old @ turn)[1:])
     assert recall > 0.95 and gallery == 79
     rows = {tuple(row) for row in fitted[0].tolist()}, {tuple(row) for row in tested[0].tolist()}
     assert [len(one) for one in rows] == [320, 80] and not rows[0] & rows[1]
-    _, recall, _ = fit_and_test(old, torch.from_numpy(unit(random.normal(size=(400, 32)))))
+    recall, _ = recall_of_sample(*fit_and_test(old, torch.from_numpy(unit(random.normal(size=(400, 32)))))[1:])
     assert recall < 0.3
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1])
+def test_expected_recall_is_that_of_the_whole_gallery(random: np.random.Generator, noise: float) -> None:
+    """The true one needs the new vectors of all images; among the images of the test alone it is much higher."""
+    old = torch.from_numpy(unit(random.normal(size=(3400, 12))))
+    new = torch.from_numpy(unit(old.numpy() + noise * random.normal(size=(3400, 12))))
+    weight, missed, queries = fit_and_test(old[:400], new[:400])
+    mapped = old[400:] @ weight
+    lengths = mapped.norm(dim=1)
+    blocks = [
+        (old[400:][part].numpy(), lengths[part].numpy()) for part in (slice(0, 7), slice(7, 1000), slice(1000, None))
+    ]
+    recall, gallery = expected_recall(weight, missed, queries, blocks)
+    true = recall_at(10, neighbours_of(mapped, queries, 10)[1], neighbours_of(new[400:], queries, 10)[1])
+    assert gallery == 3000 and abs(recall - true) < 0.05 < recall_of_sample(missed, queries)[0] - true
+    assert expected_recall(weight, missed, queries, blocks[:1])[1] == 7
+    assert expected_recall(weight, torch.zeros_like(missed), queries, blocks)[0] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from osiris.errors import UserError
 from osiris.evaluation.compatibility import apply_map, fit_map, recall_at
-from osiris.evaluation.knn import neighbours_of
+from osiris.evaluation.knn import nearest, neighbours_of
 from osiris.files import load_tensors, save_tensors
 from osiris.index.records import MapRecord, Version
 from osiris.index.store import Index
@@ -35,7 +36,11 @@ class Map:
 
 def add_map(index: Index, source: Version, target: Version, old: np.ndarray, new: np.ndarray) -> MapRecord:
     """Fit a map to pairs [n, d] of L2-normalised vectors of the same images. The caller completes and commits."""
-    weight, recall, gallery = fit_and_test(torch.from_numpy(old), torch.from_numpy(new))
+    weight, missed, queries = fit_and_test(torch.from_numpy(old), torch.from_numpy(new))
+    lengths = _lengths(index, source.digest, weight.numpy())
+    recall, gallery = expected_recall(weight, missed, queries, _mapped_rows(index, lengths))
+    if gallery <= NEIGHBOURS:
+        recall, gallery = recall_of_sample(missed, queries)
     record = MapRecord(
         name=index.new_name("map"),
         source=source.digest,
@@ -44,24 +49,54 @@ def add_map(index: Index, source: Version, target: Version, old: np.ndarray, new
         recall=recall,
         gallery=gallery,
     )
-    _write(index, record, weight.numpy())
+    _write(index, record, weight.numpy(), lengths)
     index.maps.append(record)
     return record
 
 
-def fit_and_test(old: Tensor, new: Tensor) -> tuple[Tensor, float, int]:
-    """(the map fitted to four fifths of the pairs, its recall@10 on the others, the size of the gallery there).
-
-    Each of the others is a query, by its new vector, among the rest of them: the true neighbours are those by new
-    vectors, the found ones those by mapped old vectors.
-    """
+def fit_and_test(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(the map fitted to four fifths of the pairs; for the others, their new minus their mapped vectors, and their new
+    vectors)."""
     order = torch.randperm(len(old), generator=generator(0, "index.map"))
     test, train = order[: len(old) // 5], order[len(old) // 5 :]
     weight = fit_map(old[train], new[train])
-    bank, mapped, own = new[test], apply_map(old[test], weight), torch.arange(len(test))
-    _, truth = neighbours_of(bank, bank, NEIGHBOURS, own)
-    _, found = neighbours_of(mapped, bank, NEIGHBOURS, own)
-    return weight, recall_at(NEIGHBOURS, found, truth), len(test) - 1
+    return weight, new[test] - apply_map(old[test], weight), new[test]
+
+
+def expected_recall(
+    weight: Tensor, missed: Tensor, queries: Tensor, blocks: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> tuple[float, int]:
+    """(recall@10 of mapped vectors, number of vectors) in a gallery that is given block by block: old vectors [n, d],
+    and the lengths of the mapped ones.
+
+    Their new vectors are not known. They are taken to be the mapped vectors plus what the map `missed` elsewhere, drawn
+    at random. True neighbours of a query are those by such vectors, found ones those by mapped vectors. (Recall among
+    the few images that were embedded again would be much higher: it falls as the gallery grows.)
+    """
+    turned, shifts, along = queries @ weight.T, missed @ weight.T, queries @ missed.T
+    chance, count = generator(0, "index.recall"), 0
+    best = [(queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64))] * 2
+    for vectors, lengths in blocks:
+        rows, length = torch.from_numpy(vectors), torch.from_numpy(lengths)
+        drawn = torch.randint(len(missed), (len(rows),), generator=chance)
+        cosine = turned @ rows.T / length
+        turn = (rows * shifts[drawn]).sum(1) / length  # of the mapped vector and what is added to it
+        size = (1 + 2 * turn + missed.square().sum(1)[drawn]).clamp_min(1e-12).sqrt()
+        for kind, scores in enumerate((cosine, (cosine + along[:, drawn]) / size)):
+            values, places = nearest(scores, NEIGHBOURS)
+            values, places = (torch.cat(both, 1) for both in zip(best[kind], (values, places + count)))
+            chosen = values.topk(min(NEIGHBOURS, values.shape[1]), dim=1).indices
+            best[kind] = values.gather(1, chosen), places.gather(1, chosen)
+        count += len(rows)
+    return (recall_at(NEIGHBOURS, best[0][1], best[1][1]) if count > NEIGHBOURS else 0.0), count
+
+
+def recall_of_sample(missed: Tensor, queries: Tensor) -> tuple[float, int]:
+    """(recall@10, size of the gallery) where each query is sought among the other queries, by their mapped vectors."""
+    own = torch.arange(len(queries))
+    _, truth = neighbours_of(queries, queries, NEIGHBOURS, own)
+    _, found = neighbours_of(queries - missed, queries, NEIGHBOURS, own)
+    return recall_at(NEIGHBOURS, found, truth), len(queries) - 1
 
 
 def keep_needed_maps(index: Index, target: Version) -> None:
@@ -75,22 +110,35 @@ def keep_needed_maps(index: Index, target: Version) -> None:
         known = read_map(index, record, complete=False)
         if not parts <= known.lengths.keys():
             record = replace(record, name=index.new_name("map"))
-            _write(index, record, known.weight)
+            _write(index, record, known.weight, _lengths(index, record.source, known.weight))
         kept.append(record)
     index.maps = kept
 
 
-def _write(index: Index, record: MapRecord, weight: np.ndarray) -> None:
-    tensors = {"map": torch.from_numpy(weight)}
+def _lengths(index: Index, source: str, weight: np.ndarray) -> dict[str, np.ndarray]:
+    """Part of this version -> float32 [n]: the lengths of its mapped vectors."""
+    lengths = {}
     for part in index.parts:
-        if part.version.digest == record.source:
+        if part.version.digest == source:
             vectors = part.rows.vectors
-            lengths = [
-                np.linalg.norm(vectors[start : start + BLOCK] @ weight, axis=1).astype(np.float32)
-                for start in range(0, len(vectors), BLOCK)
-            ]
-            tensors[part.name] = torch.from_numpy(np.concatenate(lengths)).clamp_min(1e-12)
-    save_tensors(index.folder / record.name, tensors)
+            blocks = [vectors[start : start + BLOCK] @ weight for start in range(0, len(vectors), BLOCK)]
+            lengths[part.name] = np.concatenate([np.linalg.norm(block, axis=1) for block in blocks]).astype(np.float32)
+            lengths[part.name] = lengths[part.name].clip(min=1e-12)
+    return lengths
+
+
+def _mapped_rows(index: Index, lengths: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(vectors, lengths) of the rows that count, block by block."""
+    for part in index.parts:
+        kept = np.flatnonzero(part.live) if part.name in lengths else np.empty(0, int)
+        for start in range(0, len(kept), BLOCK):
+            rows = kept[start : start + BLOCK]
+            yield part.rows.vectors[rows], lengths[part.name][rows]
+
+
+def _write(index: Index, record: MapRecord, weight: np.ndarray, lengths: dict[str, np.ndarray]) -> None:
+    tensors = {name: torch.from_numpy(length) for name, length in lengths.items()}
+    save_tensors(index.folder / record.name, {"map": torch.from_numpy(weight), **tensors})
 
 
 def read_map(index: Index, record: MapRecord, complete: bool = True) -> Map:

@@ -50,9 +50,9 @@ class MapRecord(Record, frozen=True, kw_only=True):
     pairs: Count
     """Images that were embedded by both: four fifths for the map, the rest for the recall."""
     recall: Annotated[float, Meta(ge=0, le=1)]
-    """Recall@10 of mapped vectors against new ones."""
+    """Recall@10 of mapped vectors against new ones, as expected in a gallery of this size."""
     gallery: Count
-    """The number of images among which these neighbours were sought."""
+    """Images of the source's version that were not embedded again."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):

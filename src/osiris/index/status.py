@@ -25,8 +25,8 @@ class VersionStatus:
         if self.map is None:
             return f"{text}, which cannot be compared: osiris index STATE FOLDER... makes a map"
         return (
-            f"{text}, mapped with recall@10 {self.map.recall:.3f} (measured on {self.map.pairs // 5} of "
-            f"{self.map.pairs} images that were embedded again, each among {self.map.gallery})"
+            f"{text}, mapped with recall@10 of about {self.map.recall:.2f} among {self.map.gallery:,} images "
+            f"(estimated from {self.map.pairs // 5} of {self.map.pairs:,} images that were embedded again)"
         )
 
 

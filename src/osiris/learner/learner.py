@@ -307,9 +307,8 @@ class Learner(Collection):
             table = episode_source(list(images), "forget")[0].read_table()
             for row, image in enumerate(decode_all(table.read, len(table), held.shape[-1])):  # not into the cache
                 if isinstance(image, UndecodableImage):
-                    notice(f"{table.describe(row)} was not looked for in the memory: it cannot be decoded ({image}).")
-                else:
-                    found |= (held == torch.from_numpy(image)).flatten(1).all(1)
+                    raise UserError(f"{table.describe(row)} cannot be looked for in the memory: {image}.")
+                found |= (held == torch.from_numpy(image)).flatten(1).all(1)
             if found.all():
                 raise UserError("the memory would be empty; remove the whole state instead.")
             state.forget(found)
