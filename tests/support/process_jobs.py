@@ -73,8 +73,8 @@ def in_double(engine: Engine) -> Engine:
     """Networks, terms and images in float64: differences are then mistakes, not rounding."""
     engine.model.double()
     engine.optimiser = build_optimiser(engine.model, engine.config.learning)
-    two_views = engine.two_views
-    engine.two_views = lambda *given: two_views(*given).double()  # pyright: ignore[reportAttributeAccessIssue]
+    make = engine.two_views.apply
+    engine.two_views.apply = lambda *given: [views.double() for views in make(*given)]
     return engine
 
 
