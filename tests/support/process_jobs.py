@@ -74,7 +74,7 @@ def in_double(engine: Engine) -> Engine:
     engine.model.double()
     engine.optimiser = build_optimiser(engine.model, engine.config.learning)
     make = engine.two_views.apply
-    engine.two_views.apply = lambda *given: [views.double() for views in make(*given)]
+    engine.two_views.apply = lambda batches, drawn: [views.double() for views in make(batches, drawn)]
     return engine
 
 

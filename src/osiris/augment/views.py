@@ -268,7 +268,8 @@ class TwoViews:
         """The parameters of both views."""
         count, rows = len(images) if count is None else count, rows or slice(None)
         assert len(range(count)[rows]) == len(images), (count, rows, len(images))
-        return [draw(count, *images.shape[2:], view, generator).rows(rows) for view in self.views]
+        height, width = images.shape[2:]
+        return [draw(count, height, width, view, generator).rows(rows) for view in self.views]
 
     def apply(self, batches: Sequence[Tensor], drawn: Sequence[list[Parameters]]) -> list[Tensor]:
         """float32 [2, B, 3, H, W] for each batch. One call for all of them: a view takes a few hundred operations, and
