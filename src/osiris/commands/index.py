@@ -56,7 +56,7 @@ def index_command(
         folders: Folders of images, at any depth. Only files below them are read.
         refresh: Embed files of earlier versions of the encoder again, the oldest versions first.
         minutes: Stop after this time; the next call goes on. None means no limit.
-        recall: Say how many images to embed again if the measured recall@10 of mapped vectors is lower.
+        recall: Say how many images to embed again if the estimated recall@10 of mapped vectors is lower.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
         json: Print what was done as JSON.
