@@ -12,7 +12,7 @@ from osiris.evaluation.knn import neighbours_of
 from osiris.index import gallery as gallery_module
 from osiris.index import maps
 from osiris.index.gallery import Gallery
-from osiris.index.maps import add_map, expected_recall, fit_and_test, keep_needed_maps, recall_of_sample
+from osiris.index.maps import add_map, expected_recall, fit_and_hold_out, keep_needed_maps, recall_of_sample
 from osiris.index.records import Version
 from osiris.index.store import Index
 
@@ -68,7 +68,7 @@ def test_search_is_that_of_a_loop(
         index.commit()
     del bank["/1/odd/3"], bank["/2/even/4"]
     index = Index(tmp_path / "index")
-    fitted = fit_and_test(torch.from_numpy(pairs), torch.from_numpy(unit(pairs @ weight)))[0].numpy()
+    fitted = fit_and_hold_out(torch.from_numpy(pairs), torch.from_numpy(unit(pairs @ weight)))[0].numpy()
     bank |= {path: row @ fitted for path, row in bank.items() if path.startswith("/1/")}
     gallery = Gallery(index, NEW)
     queries = unit(random.normal(size=(5, SIZE)))
@@ -200,11 +200,11 @@ def test_recall_is_measured_on_images_that_the_map_has_not_seen(
     monkeypatch.setattr(maps, "apply_map", lambda old, weight: (tested.append(old), apply_map(old, weight))[1])
     old = torch.from_numpy(unit(random.normal(size=(400, 32))))
     turn = torch.linalg.qr(torch.from_numpy(random.normal(size=(32, 32))))[0].float()
-    recall, gallery = recall_of_sample(*fit_and_test(old, old @ turn)[1:])
+    recall, gallery = recall_of_sample(*fit_and_hold_out(old, old @ turn)[1:])
     assert recall > 0.95 and gallery == 79
     rows = {tuple(row) for row in fitted[0].tolist()}, {tuple(row) for row in tested[0].tolist()}
     assert [len(one) for one in rows] == [320, 80] and not rows[0] & rows[1]
-    recall, _ = recall_of_sample(*fit_and_test(old, torch.from_numpy(unit(random.normal(size=(400, 32)))))[1:])
+    recall, _ = recall_of_sample(*fit_and_hold_out(old, torch.from_numpy(unit(random.normal(size=(400, 32)))))[1:])
     assert recall < 0.3
 
 
@@ -213,7 +213,7 @@ def test_expected_recall_is_that_of_the_whole_gallery(random: np.random.Generato
     """The true one needs the new vectors of all images; among the images of the test alone it is much higher."""
     old = torch.from_numpy(unit(random.normal(size=(3400, 12))))
     new = torch.from_numpy(unit(old.numpy() + noise * random.normal(size=(3400, 12))))
-    weight, missed, queries = fit_and_test(old[:400], new[:400])
+    weight, missed, queries = fit_and_hold_out(old[:400], new[:400])
     mapped = old[400:] @ weight
     lengths = mapped.norm(dim=1)
     blocks = [

@@ -36,7 +36,7 @@ class Map:
 
 def add_map(index: Index, source: Version, target: Version, old: np.ndarray, new: np.ndarray) -> MapRecord:
     """Fit a map to pairs [n, d] of L2-normalised vectors of the same images. The caller completes and commits."""
-    weight, missed, queries = fit_and_test(torch.from_numpy(old), torch.from_numpy(new))
+    weight, missed, queries = fit_and_hold_out(torch.from_numpy(old), torch.from_numpy(new))
     lengths = _lengths(index, source.digest, weight.numpy())
     recall, gallery = expected_recall(weight, missed, queries, _mapped_rows(index, lengths))
     if gallery <= NEIGHBOURS:
@@ -54,7 +54,7 @@ def add_map(index: Index, source: Version, target: Version, old: np.ndarray, new
     return record
 
 
-def fit_and_test(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def fit_and_hold_out(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(the map fitted to four fifths of the pairs; for the others, their new minus their mapped vectors, and their new
     vectors)."""
     order = torch.randperm(len(old), generator=generator(0, "index.map"))

@@ -52,17 +52,16 @@ def episodes_in(folder: Path) -> list[Path]:
 
 
 def each_episode(folder: Path) -> list[Path]:
-    """What `--each` learns from; refuses a folder in which images would be left out, or that has no folders."""
-    episodes, files = episodes_in(folder), Listing(folder).files
-    loose = [part[0] for part in files if len(part) == 1]
-    if loose:
-        raise UserError(
-            f"{folder} has images that are in none of its folders ({loose[0]}{', ...' * (len(loose) > 1)}): move them "
-            "into one, or leave out --each to take all images as one episode."
-        )
-    if not episodes:
+    """What `--each` learns from; refuses a folder in which images would be left out, or that has no images."""
+    if episodes := episodes_in(folder):
+        return episodes
+    loose = [part[0] for part in Listing(folder).files if len(part) == 1]
+    if not loose:
         raise UserError(f"{folder} has no images.")
-    return episodes
+    raise UserError(
+        f"{folder} has images that are in none of its folders ({loose[0]}{', ...' * (len(loose) > 1)}): move them "
+        "into one, or leave out --each to take all images as one episode."
+    )
 
 
 def episode_size(images: Any) -> int | None:

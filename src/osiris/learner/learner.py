@@ -147,17 +147,11 @@ class Learner(Collection):
                 any more.
             new_reference: The labelled images are others than those of earlier calls, and replace them.
         """
+        labelled, new = None if reference is None else Path(reference), not self._files.config.exists()
         check_folder(self.folder, images, name)
-        labelled = None if reference is None else Path(reference)
-        if labelled is not None:
-            labelled_files(labelled)  # refuse a wrong folder before anything is written
-            if isinstance(images, str | Path) and Path(images).resolve() == labelled.resolve():
-                raise UserError(f"{images} is the folder of --reference: learning from it would spoil the test.")
+        self._check_reference(images, labelled, only_if_better)
         self._refuse_lost_checkpoint()
         config = self._configure(images)
-        new = not self._files.config.exists()
-        if new and only_if_better and labelled is None:
-            raise UserError(NEEDS_REFERENCE)
         if not new:
             self._refuse_other_settings(config)
         if config.engine.track_overfitting is not None:
@@ -194,6 +188,16 @@ class Learner(Collection):
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, keep_tasks)
         return self
+
+    def _check_reference(self, images: Any, labelled: Path | None, needed: bool) -> None:
+        """Refuse what can be refused before anything is written. `needed`: a state must have labelled images."""
+        if labelled is None:
+            if needed and not self._files.config.exists():
+                raise UserError(NEEDS_REFERENCE)
+            return
+        labelled_files(labelled)
+        if isinstance(images, str | Path) and Path(images).resolve() == labelled.resolve():
+            raise UserError(f"{images} is the folder of --reference: learning from it would spoil the test.")
 
     def _refuse_lost_checkpoint(self) -> None:
         """Without it, episodes would be learned from the beginning, beside the weights of earlier ones."""
