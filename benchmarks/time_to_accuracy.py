@@ -1,6 +1,7 @@
 """CPU minutes until joint training on CIFAR-100 reaches a KNN accuracy: `fast`, the paper's recipe, and a library's.
 
-    python benchmarks/time_to_accuracy.py [fast] [paper] [library] [--data-dir DIR] [--minutes 60] [--out DIR]
+    python benchmarks/time_to_accuracy.py [fast] [paper] [library] [--data-dir DIR] [--minutes 60] [--share 0.5]
+        [--out DIR]
 
 Each recipe runs in a process of its own, one after the other, on one thread; name one to run it alone. Results are
 written to OUT/RECIPE.json, and the table shows all that are there.
@@ -16,8 +17,9 @@ written to OUT/RECIPE.json, and the table shows all that are there.
   less within the first.)
 
 Time is the CPU time of training, views included, without loading the images and without evaluation. Accuracy is that of
-a class-agnostic KNN with the bank, the test images and the k of `fast`, for all recipes. It is measured whenever
-training has taken as long as the last measurement, and the minutes are those of the first one that reaches the target.
+a class-agnostic KNN with the bank, the test images and the k of `fast`, for all recipes. It is measured before training,
+at its end, and in between as often as the share of time for evaluation allows; the minutes are those of the first
+measurement that reaches the target.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def accuracy(training: Training, protocol: ProtocolConfig) -> float:
     return percent(ranking.prediction == labels_of_test(training.benchmark)[0]) or 0.0
 
 
-def measure(recipe: str, data_dir: Path | None, limit: float, seed: int, path: Path) -> None:
+def measure(recipe: str, data_dir: Path | None, limit: float, share: float, seed: int, path: Path) -> None:
     """Train with a recipe for at most `limit` CPU seconds, and write what was measured."""
     torch.set_num_threads(1)
     config = fast(BENCHMARK)
@@ -143,7 +145,7 @@ def measure(recipe: str, data_dir: Path | None, limit: float, seed: int, path: P
         if trained >= due or ended:
             started = time.process_time()
             points.append({"seconds": trained, "steps": steps, "accuracy": accuracy(training, protocol)})
-            due = trained + time.process_time() - started
+            due = trained + (time.process_time() - started) * (1 / share - 1)
             path.write_text(json.dumps(record, indent=1))
             print(f"{recipe}: {trained / 60:.2f} min, {steps} steps, {points[-1]['accuracy']:.1f} percent", flush=True)
 
@@ -173,6 +175,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"default: {', '.join(RECIPES)}")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--share", type=float, default=0.5, help="of the CPU time, for evaluation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("time-to-accuracy"))
     options = parser.parse_args()
@@ -183,7 +186,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     files = {name: options.out / f"{name}.json" for name in RECIPES}
     for name in recipes:
-        settings = options.data_dir, 60 * options.minutes, options.seed, files[name]
+        settings = options.data_dir, 60 * options.minutes, options.share, options.seed, files[name]
         process = multiprocessing.get_context("spawn").Process(target=measure, args=(name, *settings))
         process.start()
         process.join()
