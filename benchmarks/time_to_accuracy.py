@@ -17,9 +17,9 @@ written to OUT/RECIPE.json, and the table shows all that are there.
   less within the first.)
 
 Time is the CPU time of training, views included, without loading the images and without evaluation. Accuracy is that of
-a class-agnostic KNN with the bank, the test images and the k of `fast`, for all recipes. It is measured before training,
-at its end, and in between as often as the share of time for evaluation allows; the minutes are those of the first
-measurement that reaches the target.
+a class-agnostic KNN with the bank, the test images and the k of `fast`, for all recipes. It is measured before
+training, at its end, and in between as often as the share of time for evaluation allows; the minutes are those of the
+first measurement that reaches the target.
 """
 
 from __future__ import annotations
