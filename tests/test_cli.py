@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -238,3 +239,28 @@ def test_a_number_that_is_none_is_named_in_one_sentence(command: str, capsys: py
     assert main([*command.split(), "--image-size", "big"]) == 2
     expected = f"osiris: --image-size big: give a whole number. See `osiris {command.split()[0]} --help`.\n"
     assert capsys.readouterr().err == expected
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc alone")
+def test_commands_keep_the_memory_that_torch_frees():
+    """Memory that was returned to the system faults again, page by page."""
+    script = """
+import resource, torch
+from osiris.cli import keep_freed_memory
+keep_freed_memory()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        kept = [torch.ones(2**22) for _ in range(4)]
+        del kept
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+
+    def faults(**environment: str) -> int:
+        command = [sys.executable, "-c", script]
+        return int(subprocess.run(command, env=chosen | environment, capture_output=True, check=True).stdout)
+
+    assert faults() < 100
+    # The choice of the user stays.
+    assert faults(MALLOC_TRIM_THRESHOLD_="131072") > 200  # with huge pages; otherwise 131,072

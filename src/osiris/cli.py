@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import importlib
 import os
@@ -102,7 +103,21 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep what torch frees. Otherwise it returns large activations to the system and takes them again in
+    every step, which costs a pretrained encoder up to half of its time."""
+    chosen = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+    if sys.platform == "linux" and not any(name in os.environ for name in chosen):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt:
+            mmap_threshold, trim_threshold = -3, -1
+            for size in (2**25, 2**30):  # older versions refuse the second
+                mallopt(mmap_threshold, size)
+            mallopt(trim_threshold, 2**31 - 1)
+
+
 def entry() -> None:
+    keep_freed_memory()
     code = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         if "OSIRIS_EXIT_CODE" in os.environ and os.environ["RANK"] == "0":
