@@ -430,6 +430,18 @@ def test_untrained_encoders_have_no_zero_initialised_norms(monkeypatch: pytest.M
     assert any(value.ndim == 1 for value in zeroed)
 
 
+def test_untrained_encoders_are_measured_for_each_normalisation(cache: Path) -> None:
+    """In the cache, too: R is that of the images as the run sees them."""
+
+    def accuracies(**statistics: tuple[float, float, float]) -> object:
+        measured = build.baseline_of(SETTINGS, replace(benchmark(), **statistics), torch.device("cpu"))
+        return measured and measured.protocols
+
+    other = {"mean": (0.9, 0.1, 0.1), "std": (0.01, 0.5, 0.5)}
+    usual, normalised = accuracies(), accuracies(**other)
+    assert usual != normalised and (usual, normalised) == (accuracies(), accuracies(**other))
+
+
 def test_a_closed_terminal_does_not_keep_a_run_from_saving() -> None:
     """In a terminal of its own: after SIGHUP, writing to it is an error."""
     process, terminal = pty.fork()

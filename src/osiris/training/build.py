@@ -13,7 +13,7 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.errors import UserError
 from osiris.evaluation.baselines import Baseline, untrained_baseline
-from osiris.evaluation.fingerprint import protocol_fingerprint
+from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
 from osiris.files import cache_directory, load_tensors
 from osiris.framework.methods import Method
 from osiris.framework.trainable import TrainableMethod
@@ -102,12 +102,13 @@ def baseline_of(config: Config, benchmark: Benchmark, device: torch.device) -> B
     """R_i of untrained encoders, without zero-initialised last norms, which would make every block the identity. Those
     of the user's own are not cached: a name does not tell whether the code has changed."""
     identity = protocol_fingerprint(benchmark, config.evaluation, config.encoder.description).hash
+    key = json_digest([identity, benchmark.mean, benchmark.std])
     images = first_task_images(benchmark, config.encoder)
     return untrained_baseline(
         lambda seed: build_encoder(config.encoder, seed, zero_init_last=False, images=images),
         benchmark,
         config.evaluation,
         cache_directory() / "baselines" if config.encoder.encoder is None else None,
-        f"{identity}-threads{torch.get_num_threads()}",
+        f"{key}-threads{torch.get_num_threads()}",
         device,
     )
