@@ -66,6 +66,34 @@ def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path
     assert "class-agnostic" in capsys.readouterr().out
 
 
+def test_an_unfinished_run_is_not_compared_with_finished_ones(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = Path(shutil.copytree(run, tmp_path / "part"))
+    for name, task in (("without-the-first", 1), ("unfinished", 3)):
+        (part / "checkpoints" / f"task-{task:02d}.safetensors").unlink()
+        assert main(["evaluate", str(part), "--out", str(tmp_path / name)]) == 0
+        assert load_runs([tmp_path / name])[0].metrics.complete == (task == 1)
+    assert main(["compare", str(run), str(tmp_path / "unfinished"), "--by", "run"]) == 2
+    assert "let it finish" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_tasks_in_another_order_have_no_forgetting(run: Path, arrays: str, tmp_path: Path) -> None:
+    """A[t, i] is after task t of the run: with other tasks, or in another order, F, K and T mean nothing."""
+    moved = shutil.copyfile(arrays.partition(":")[2], tmp_path / "moved.npz")
+    cases = {
+        "shuffled": ["--shuffle-tasks", "1"],
+        "fewer": ["--test-per-class", "2"],
+        "moved": ["--benchmark", f"arrays:{moved}"],
+    }
+    for name, options in cases.items():
+        assert main(["evaluate", str(run), *options, "--out", str(tmp_path / name)]) == 0
+        (evaluated,) = load_runs([tmp_path / name])
+        values = evaluated.metrics["class-agnostic"].values()
+        assert values["A"] is not None and evaluated.metrics.complete
+        assert [values[letter] is None for letter in "FKT"] == [name == "shuffled"] * 3
+
+
 def test_numbers_are_used_again_only_for_the_same_weights_data_and_protocol(
     run: Path, arrays: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ from osiris.files import require_writable
 from osiris.framework.composition import resolve
 from osiris.models.external import is_public
 from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
-from osiris.runs.records import Baselines, build_metrics
+from osiris.runs.records import Baselines, build_metrics, read_metrics
 from osiris.runs.state import digest
 from osiris.training.build import baseline_of
 from osiris.training.results import against_start
@@ -173,6 +173,15 @@ def is_data_of(run: Path, data: BenchmarkConfig) -> bool:
     """Whether this is the data that the run was evaluated on, wherever it is stored."""
     own = read_config(run).data
     return replace(data, data_dir=own.data_dir) == own
+
+
+def is_sequence_of(run: Path, data: BenchmarkConfig, identity: Fingerprint) -> bool:
+    """Whether these are the tasks that the run learned, in their order: otherwise F, K and T mean nothing."""
+    own, path = read_config(run).data, RunDirectory(run).metrics
+    if path.exists() and read_metrics(path).fingerprint.split == identity.split:
+        return True  # the same images and tasks, wherever they are stored
+    order = ("benchmark", "class_order", "shuffle_tasks", "label_column", "episode_column")
+    return all(getattr(data, name) == getattr(own, name) for name in order)
 
 
 def prepare(request: Request) -> torch.device:
@@ -311,7 +320,8 @@ def write_metrics(
     config = replace(read_config(request.target), evaluation=request.protocol)
     method, start = resolve(config.method), scores.get(START)
     tasks = [one for name, one in scores.items() if name != START]
-    continual = method.stream == "continual" and len(tasks) == benchmark.task_count
+    in_order = method.stream == "continual" and is_sequence_of(request.target, request.data, identity)
+    continual = in_order and len(tasks) == benchmark.task_count
     baseline = None if start is not None else baseline_of(config, benchmark, device)
     untrained, used = baseline and baseline.protocols, tasks if continual else tasks[-1:]
     if start is not None:
@@ -329,7 +339,8 @@ def write_metrics(
         start=start,
         against_start=compared,
     )
-    write_record(RunDirectory(out).metrics, metrics)
+    complete = not in_order or last == task_name(benchmark.task_count - 1)
+    write_record(RunDirectory(out).metrics, msgspec.structs.replace(metrics, complete=complete))
 
 
 def default_out(request: Request, key: str, weights: dict[str, str]) -> Path:
