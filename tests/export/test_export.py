@@ -17,6 +17,7 @@ from osiris.augment.views import normalise
 from osiris.config import to_dict
 from osiris.data.folder import EXTENSIONS, register_heic
 from osiris.data.images import decode
+from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
 from osiris.learner import Learner
@@ -194,3 +195,23 @@ def test_what_cannot_be_exported(
     assert "-e '.[onnx]'" in capsys.readouterr().err
     assert cli.main(["export", str(learner.path), "--out", str(learner.path)]) == 2
     assert cli.main(["export", str(tmp_path / "nothing")]) == 2
+
+
+def test_an_encoder_does_not_take_the_config_of_another_one(tmp_path: Path) -> None:
+    """model.safetensors would be built and its images normalised as config.json says, which is that of model.pt."""
+    options: dict[str, Any] = {"image_size": 16, "memory_size": 8, "epochs": 1, "batch_size": 8}
+    runs = [
+        Learner(tmp_path / seed, "ft", "smoke", seed=int(seed), **FAMILIES["resnet"], **options)
+        .observe(pictures(4, seed=1)[0], name="a")
+        .run
+        for seed in "01"
+    ]
+    out = tmp_path / "out"
+    for format in ("safetensors", "torchscript"):
+        export(runs[0], out, format)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UserError, match=r"model.safetensors is another encoder, .*choose another folder"):
+        export(runs[1], out, "torchscript")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / "model.safetensors").unlink()
+    export(runs[1], out, "torchscript")

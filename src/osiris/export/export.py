@@ -33,6 +33,7 @@ from osiris.runs.run import Run
 Format = Literal["safetensors", "onnx", "torchscript", "timm"]
 TOLERANCE = 1e-4
 """Largest difference from the features of osiris, relative to the largest feature."""
+MODELS = ("model.safetensors", "model.pt", "model.onnx")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 Network = Callable[[Tensor], Tensor]
 """Normalised images [B, 3, H, W] to features [B, D]."""
@@ -68,6 +69,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
         place = Path(made)
         files = [*write(network, config, place), "config.json", "README.md"]
         write_json(place / "config.json", config)
+        refuse_other_encoder(out, place)
         try:
             difference = largest_difference(loaded, load(place))
         except (ImportError, RuntimeError):  # RuntimeError: a torchvision that was built for another torch
@@ -80,6 +82,14 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
         for name in files:
             (place / name).replace(out / name)
     return Exported(files, difference)
+
+
+def refuse_other_encoder(out: Path, made: Path) -> None:
+    """The formats of one encoder may share a folder. Those of another one would be read with the wrong config.json."""
+    before = out / "config.json"
+    others = [name for name in MODELS if (out / name).exists() and not (made / name).exists()]
+    if others and before.exists() and before.read_bytes() != (made / "config.json").read_bytes():
+        raise UserError(f"{out / others[0]} is another encoder, which needs its config.json; choose another folder.")
 
 
 def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: float | None) -> str:
