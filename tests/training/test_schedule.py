@@ -28,7 +28,7 @@ from osiris.training.schedule import (
     plan_episodes,
     steps_per_epoch,
 )
-from tiny import tiny_benchmark
+from tiny import composed, tiny_benchmark
 from tiny_runs import benchmark as run_benchmark
 
 
@@ -149,6 +149,19 @@ def test_a_batch_that_would_replay_nothing_is_refused() -> None:
     method = replace(find_method("er"), replay=0.1)
     with pytest.raises(UserError, match=r"would replay none with it; use a --replay-fraction of 0\.25 or more"):
         check_sizes(plan, method, LearningConfig(epochs=2, batch_size=8, memory_size=50))
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"), [("er", "dcl"), ("er", "vicreg"), ("cromo", "dcl"), ("minred", "dcl"), ("minred", "simsiam")]
+)
+def test_one_replayed_image_is_refused_where_the_loss_is_not_defined(name: str, objective: str) -> None:
+    """The last batch has 7 images. The advice is rounded up: 7 * 0.285714 is less than 2."""
+    plan, learning = episodes(tiny_benchmark(2, 23), FT, 2, 8), LearningConfig(epochs=2, batch_size=8, memory_size=50)
+    with pytest.raises(UserError, match=rf"one with it, too few for {objective}; use a --replay-fraction of 0\.286 or"):
+        check_sizes(plan, composed(name, objective, replay_fraction=0.2), learning)
+    check_sizes(plan, composed(name, objective, replay_fraction=0.286), learning)
+    for defined in (composed(name, replay_fraction=0.2), composed("der", objective, replay_fraction=0.2)):
+        check_sizes(plan, defined, learning)
 
 
 META = torch.device("meta")

@@ -19,6 +19,7 @@ from osiris.data.images import Images, Subset
 from osiris.devices import total_memory
 from osiris.errors import UserError
 from osiris.framework.methods import Method
+from osiris.framework.terms import Contrast, CrossMix, Revisit
 from osiris.randomness import generator
 
 SMALLEST = 4
@@ -124,10 +125,12 @@ def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfi
                 f"task 1 offers {offered} images to the memory, but {method.name} replays {replayed} at each step; "
                 f"use more --epochs, or a smaller --batch-size."
             )
-        if method.replayed(smallest) == 0:
+        fewest = _fewest_replayed(method)
+        if method.replayed(smallest) < fewest:
+            few = f"one with it, too few for {method.objective.kind}" if method.replayed(smallest) else "none with it"
             raise UserError(
-                f"the smallest batch of this run has {smallest} images, so {method.name} would replay none with it; "
-                f"use a --replay-fraction of {1 / smallest:g} or more."
+                f"the smallest batch of this run has {smallest} images, so {method.name} would replay {few}; "
+                f"use a --replay-fraction of {math.ceil(1000 * fewest / smallest) / 1000:g} or more."
             )
         smallest = min(smallest, method.replayed(smallest))
     if processes.world_size() > smallest:
@@ -140,6 +143,19 @@ def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfi
         return []
     names = f"task {small[0]} has" if len(small) == 1 else f"{len(small)} tasks (the first: {small[0]}) have"
     return [f"{names} fewer images than a batch of {learning.batch_size}: each step uses all images of the task."]
+
+
+def _fewest_replayed(method: Method) -> int:
+    """The smallest |Y| for which every term is defined: one image alone has no negatives for dcl and no variance for
+    vicreg, or for BatchNorm in a g that sees Y alone."""
+    kind = method.objective.kind
+    for term in method.terms:
+        alone = isinstance(term, Contrast) and (term.batch, term.space) == ("Y", "g")
+        if kind in ("dcl", "vicreg") and (alone or isinstance(term, CrossMix)):
+            return 2
+        if kind not in ("ntxent", "mocov2+") and isinstance(term, Revisit):
+            return 2
+    return 1
 
 
 def batch_positions(episode: Episode, seed: int, step: int, purpose: str = "order") -> Tensor:
