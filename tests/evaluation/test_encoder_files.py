@@ -206,7 +206,7 @@ def test_mistakes_are_explained(tmp_path):
         ("missing.pt", None, "is not a file"),
         ("broken.safetensors", None, r"1 missing, such as layer3\.0\.conv2\.weight"),
         ("text.safetensors", None, "not a safetensors file"),
-        ("head.pt", None, "no ResNet encoder"),
+        ("head.pt", None, r"no ResNet encoder among the entries head\.weight"),
         ("module.pt", None, "without running code"),
     ):
         with pytest.raises(UserError, match=message):

@@ -232,7 +232,9 @@ def find_state(record: Mapping[str, Any]) -> dict[str, Tensor]:
         tensors = {str(name): value for name, value in record.items() if isinstance(value, Tensor)}
         if any(name.endswith("conv1.weight") for name in tensors):
             return tensors
-        inner = next((record[name] for name in CONTAINERS if isinstance(record.get(name), Mapping)), {})
+        inner = next((record[name] for name in CONTAINERS if isinstance(record.get(name), Mapping)), None)
+        if inner is None:
+            break
     raise UserError(f"there is no ResNet encoder among the entries {', '.join(map(str, list(record)[:8]))}, ...")
 
 
