@@ -171,6 +171,9 @@ def test_stored_embeddings_are_those_of_the_space_they_are_compared_in() -> None
         ({"past": "replay+none"}, "leave it out of a sum"),
         ({"method": "ft", "current": "elastic"}, "nothing to learn from"),
         ({"method": "ft", "past": "match:h", "second_space": "fresh"}, "starts as a copy of g"),
+        ({"method": "cromo", "current": "mixed"}, "replays at most 64"),
+        ({"method": "cromo(symmetric=true)"}, r"predict\(symmetric=...\) changes nothing with paired"),
+        ({"method": "cromo(positive=other)"}, r"predict\(positive=...\) changes nothing with paired"),
     ],
 )
 def test_mistakes_get_one_clear_message(chosen: dict, message: str) -> None:

@@ -84,6 +84,8 @@ class Predict(Term):
             raise UserError(f"predict: cassle has no form for the objective {method.objective.kind}; use another one.")
         changed = [name for name in ("symmetric", "keep_other", "tau") if self.options[name]]
         changed += ["positive"] if self.positive == "other" else []
+        if changed and self.paired:
+            raise UserError(f"predict({changed[0]}=...) changes nothing with paired=true, as in cromo; leave it out.")
         if changed and not is_contrastive(method.objective):
             raise UserError(
                 f"predict({changed[0]}=...) belongs to contrastive distillation, and the objective is "

@@ -122,6 +122,11 @@ class Mixed(Term):
     def check(self, method: Method) -> None:
         if method.replay != 1:
             raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
+        if method.replay_limit is not None:
+            raise UserError(
+                f"mixing pairs every image of X with one of Y, and this method replays at most {method.replay_limit}; "
+                "leave out `mixed`, or start from --method lump."
+            )
 
     def nu(self, context: StepContext) -> float:
         """The nu of a step, drawn by NumPy with a seed of its own: torch's Beta would use the global generator."""
