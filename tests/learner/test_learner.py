@@ -80,6 +80,14 @@ def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path,
         assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
+def test_mixing_pairs_every_image_while_the_memory_is_short(tmp_path: Path) -> None:
+    """The memory holds 6 images, and a batch of the second episode has 20."""
+    images = pictures(10, seed=3)[0]
+    state = Learner(tmp_path / "state", "lump", "smoke", image_size=16, memory_size=64, epochs=1, batch_size=20)
+    state.observe(images[:6], name="few").observe(images[6:46], name="many")
+    assert state.status()["memory"] == [6, 40]
+
+
 def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     for week in WEEKS[:2]:

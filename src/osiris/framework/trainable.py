@@ -62,6 +62,10 @@ class TrainableMethod(nn.Module):
         reads_memory = any(Y in term.reads for _, term, _ in self.active(task))
         return self.method.replayed(images) if reads_memory else 0
 
+    def mixes(self, task: int) -> bool:
+        """Whether a term makes an input of X and Y."""
+        return any(not {X, Y}.issuperset(term.inputs) for _, term, _ in self.active(task))
+
     def counts(self, task: int, images: int, replayed: int) -> dict[str, int]:
         """The number of images of each input, over all processes."""
         made = {name: replayed for name in self.inputs(task)}  # inputs that terms make have as many as Y

@@ -255,6 +255,8 @@ class Engine:
         if wanted == 0:
             return None
         slots = self.memory.sample(wanted, generator(self.config.seed, "memory.read", task, step))
+        if self.model.mixes(task):  # every image of X needs one of Y, also while the memory of a learner is short
+            slots = slots.repeat(-(-wanted // len(slots)))[:wanted]
         return upload(slots, self.device)
 
     def _take(self, episode: Episode, positions: Tensor) -> Tensor:
