@@ -154,6 +154,17 @@ def test_dropout_is_off_unless_asked_for() -> None:
     assert not torch.equal(active(images), active(images))
 
 
+def test_dropout_in_the_fisher_of_ewc_does_not_depend_on_the_global_generator() -> None:
+    """A resumed run finds that generator in another state."""
+    states = []
+    for seed in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            states.append(train_all(engine_of(settings(seeded(), "ewc", dropout=True))).model.state_dict())
+    fishers = [name for name in states[0] if "fisher" in name]
+    assert fishers and all(torch.equal(states[0][name], states[1][name]) for name in fishers)
+
+
 @pytest.mark.parametrize("options", [{}, {"statistics": "batch", "merge": 1.0}, {"dropout": True}], ids=str)
 @pytest.mark.usefixtures("signals_arrive")
 def test_the_mode_is_the_same_after_a_resume(options: dict[str, Any], tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class Engine:
         views = self.model.make(self._views(batches, task, step), context)
         counts = self.model.counts(task, count, 0 if slots is None else len(slots))
         statistics = [statistic.clone() for statistic in self.running_statistics]
-        with self._dropout(task, step):
+        with self._dropout("dropout", task, step):
             rep = self.represent(views, counts, self.model.inputs(task))
             loss, values = self.model(rep, context)
         fields, rewritten = self._fields(rep, context)
@@ -225,11 +225,11 @@ class Engine:
         detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, count)
 
-    def _dropout(self, task: int, step: int) -> AbstractContextManager[None]:
+    def _dropout(self, purpose: str, task: int, step: int) -> AbstractContextManager[None]:
         """Our own encoders have no dropout. That of others is keyed like all randomness, so that resuming is exact."""
         if not self.networks.external:
             return nullcontext()
-        return scoped(self.config.seed, "dropout", task, step, processes.rank())
+        return scoped(self.config.seed, purpose, task, step, processes.rank())
 
     @torch.no_grad()
     def _fields(self, rep: Representations, context: StepContext) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -326,7 +326,8 @@ class Engine:
             positions = batch_positions(episode, self.config.seed, step, f"{purpose}.order")[: episode.batch_size]
             images, count = self._take(episode, positions), len(positions)
             views = self._views({X: (images, count, f"{purpose}.augment")}, episode.task, step)
-            yield self.represent(views, {X: count})
+            with self._dropout(f"{purpose}.dropout", episode.task, step):
+                yield self.represent(views, {X: count})
 
     def state(self) -> dict[str, Any]:
         return {
