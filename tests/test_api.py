@@ -81,6 +81,19 @@ def test_an_own_method_is_compared_and_reported(run: osiris.Run, bench: osiris.B
     assert losses.contrast(torch.nn.functional.normalize(torch.randn(2, 6, 4), dim=2), 0.1).ndim == 0
 
 
+def test_a_run_of_an_own_method_is_evaluated_but_not_resumed_by_name(
+    arrays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = replace(methods.FT | methods.past(terms.Contrast("Y", space="g"), weight=0.5), name="mine")
+    run = osiris.train(own, arrays, out=tmp_path / "run", **OPTIONS)
+    osiris.evaluate(run, out=tmp_path / "again")
+    again = osiris.load_run(tmp_path / "again").metrics
+    assert (again.method, again.protocols) == ("mine", run.metrics.protocols)
+    assert cli.main(["train", "--resume", str(run.path)]) == 2
+    assert "'mine', a method that was composed in Python" in " ".join(capsys.readouterr().err.split())
+    assert osiris.train(own, arrays, out=run.path, **OPTIONS).metrics == run.metrics
+
+
 class Small(nn.Sequential):
     """An encoder with dropout, whose randomness must not break resuming."""
 

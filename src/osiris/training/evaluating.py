@@ -35,12 +35,12 @@ from osiris.evaluation.scores import (
     write_record,
 )
 from osiris.evaluation.versions import measure_compatibility
-from osiris.files import require_writable
-from osiris.framework.composition import resolve
+from osiris.files import flat, require_writable
 from osiris.models.external import is_public
 from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
 from osiris.runs.records import Baselines, build_metrics, read_metrics
 from osiris.runs.state import digest
+from osiris.runs.untrusted import read_received
 from osiris.training.build import baseline_of
 from osiris.training.results import against_start
 
@@ -184,6 +184,13 @@ def is_sequence_of(run: Path, data: BenchmarkConfig, identity: Fingerprint) -> b
     return all(getattr(data, name) == getattr(own, name) for name in order)
 
 
+def recorded_method(run: Path) -> tuple[str, str]:
+    """(name, stream) of the method of a run. One that was composed in Python is not known by its name here."""
+    record = flat(read_received(RunDirectory(run).config, dict))
+    name = record.get("composition.name", record.get("config.method.method"))
+    return str(name), str(record.get("composition.stream", "continual"))
+
+
 def prepare(request: Request) -> torch.device:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -318,9 +325,9 @@ def write_metrics(
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
     assert request.target is not None
     config = replace(read_config(request.target), evaluation=request.protocol)
-    method, start = resolve(config.method), scores.get(START)
+    (method, stream), start = recorded_method(request.target), scores.get(START)
     tasks = [one for name, one in scores.items() if name != START]
-    in_order = method.stream == "continual" and is_sequence_of(request.target, request.data, identity)
+    in_order = stream == "continual" and is_sequence_of(request.target, request.data, identity)
     continual = in_order and len(tasks) == benchmark.task_count
     baseline = None if start is not None else baseline_of(config, benchmark, device)
     untrained, used = baseline and baseline.protocols, tasks if continual else tasks[-1:]
@@ -329,7 +336,7 @@ def write_metrics(
     last = next(reversed(scores))
     compared = {} if start is None else against_start(out, last, benchmark, request.protocol)
     metrics = build_metrics(
-        method.name,
+        method,
         benchmark,
         config.seed,
         used,

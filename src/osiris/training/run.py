@@ -31,7 +31,7 @@ from osiris.files import save_tensors
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.presets import MEANINGLESS, own_data
-from osiris.runs.directory import START, RunDirectory, curve_name, differences, settings, task_name
+from osiris.runs.directory import START, RunDirectory, curve_name, differences, read_config, settings, task_name
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import Position, Stage, State, advice, load_state, save_state, writing
 from osiris.training.build import baseline_of, expected_normalisation
@@ -100,7 +100,7 @@ def opened(opening: Opening) -> Iterator[Training]:
             with interrupt.at_once():
                 with processes.together():
                     config.check()
-                    method = opening.method or resolve(config.method)
+                    method = opening.method or named_method(config, directory)
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
                 # The first process reads for all: they agree on one state, and need no common file system.
@@ -131,6 +131,19 @@ def opened(opening: Opening) -> Iterator[Training]:
             else:
                 way_on = "Nothing was saved yet: give the same command again."
             raise type(end)(f"{end} {way_on}") from None
+
+
+def named_method(config: Config, directory: RunDirectory) -> Method:
+    """The method that a config names."""
+    try:
+        return resolve(config.method)
+    except UserError:
+        if directory.config.exists() and read_config(directory.path).method == config.method:
+            raise UserError(
+                f"{directory.path} learns by {config.method.method!r}, a method that was composed in Python: call "
+                "osiris.train again with the same arguments to continue."
+            ) from None
+        raise
 
 
 class Training:
