@@ -9,11 +9,11 @@ from torch import nn
 from osiris.errors import UserError
 from osiris.evaluation.baselines import untrained_baseline
 from osiris.evaluation.config import ProtocolConfig
-from osiris.evaluation.evaluate import evaluate_features
+from osiris.evaluation.evaluate import compare_hits, evaluate_features
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import protocol_fingerprint
 from osiris.evaluation.scores import Scores, write_record
-from osiris.runs.records import build_metrics, read_metrics, task_names
+from osiris.runs.records import ProtocolMetrics, build_metrics, read_metrics, task_names
 
 PROTOCOL = ProtocolConfig(k=3, random_encoders=2)
 
@@ -96,3 +96,14 @@ def test_baseline_is_the_mean_of_encoders_and_is_cached(benchmark_, tmp_path):
     untrained_baseline(Linear, benchmark_, PROTOCOL, tmp_path, "linear/other data")
     untrained_baseline(Linear, benchmark_, dataclasses.replace(PROTOCOL, k=4), tmp_path, "linear/made")
     assert Linear.built == 5
+
+
+def test_the_p_of_the_gain_is_shown_with_the_difference_that_it_tests():
+    """G is a mean over tasks, and the test counts images: 100 images lose 10 hits, 10 others gain 4."""
+    hits = np.arange(100) < 50, np.arange(10) < 2, np.arange(100) < 40, np.arange(10) < 6
+    unequal = compare_hits(np.concatenate(hits[:2]), np.concatenate(hits[2:]))
+    equal = compare_hits(hits[0], hits[2])
+    fields = {"continual": True, "accuracy_matrix": [], "random_baseline": None, **dict.fromkeys("AFKCT")}
+    assert ProtocolMetrics(**fields, G=15.0, overall=unequal).gain == "+15.0 (over all images -5.5, p = 0.180)"
+    assert ProtocolMetrics(**fields, G=-10.0, overall=equal).gain == "-10.0, p = 0.002"
+    assert ProtocolMetrics(**fields, G=15.0).gain == "+15.0" and ProtocolMetrics(**fields).gain is None

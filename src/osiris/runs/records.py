@@ -51,10 +51,13 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> str | None:
-        """G and its p: `+1.2, p = 0.040`."""
-        if self.G is None:
-            return None
-        return f"{self.G:+.1f}" + ("" if self.overall is None else f", {format_p(self.overall.p)}")
+        """G and its p: `+1.2, p = 0.040`. The test counts images, and G is a mean over tasks. If tasks have different
+        numbers of images, the two may differ, even in sign: then both are shown."""
+        if self.G is None or self.overall is None:
+            return None if self.G is None else f"{self.G:+.1f}"
+        same = abs(self.G - self.overall.difference) < 0.05
+        tested = f", {format_p(self.overall.p)}" if same else f" (over all images {self.overall})"
+        return f"{self.G:+.1f}{tested}"
 
     @property
     def untrained(self) -> float | None:
