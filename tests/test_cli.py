@@ -152,6 +152,14 @@ def test_bad_input_gets_one_message_and_exit_code_2(given, message, tmp_path, ca
 
 
 @pytest.mark.parametrize(
+    "given", [["--method", "osirs-d"], ["--past", "distill"], ["--epochs", "0"], ["--benchmark", "tinywold"]]
+)
+def test_a_wrong_argument_is_refused_before_anything_else_is_printed(given, tmp_path, capsys):
+    assert main(["train", *given, "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith("osiris: ")
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         (["train", "--benchmark", "tinywold", "--preset", "smoke"], "Did you mean 'tinyworld'?"),
