@@ -139,6 +139,11 @@ def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str,
         assert training.at_chance(run) == stuck
 
 
+def test_a_name_that_looks_like_an_image_stays_a_name():
+    svg = '<svg width="9pt"><text>"data:image/png;base64,AAAA"</text></svg>'
+    assert "<text>" in figures.inline(svg)
+
+
 def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure], tmp_path: Path):
     figure = drawn["trade-off"]
     text = figures.save(figure, tmp_path)
