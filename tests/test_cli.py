@@ -17,7 +17,7 @@ from osiris.commands import train as train_command
 from osiris.framework.methods import ZOO
 from osiris.paper.published import benchmarks
 from quick import quick
-from tiny_runs import arguments
+from tiny_runs import arguments, write_arrays
 
 SMOKE = ["--benchmark", "tinyworld", "--preset", "smoke", "--quiet"]
 
@@ -150,6 +150,24 @@ def test_bad_input_gets_one_message_and_exit_code_2(given, message, tmp_path, ca
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path, capsys, monkeypatch):
+    """They would be markup in a title: `[/b]` closes a tag that was never opened."""
+    monkeypatch.chdir(tmp_path)
+    Path("x[").mkdir()
+    name, run = write_arrays(Path("x[/b].npz")), "x[/b] run"
+    for command in (arguments(name, Path(run), "ft"), ["evaluate", run], ["status", run], ["doctor", "--out", run]):
+        assert main(command) == 0
+        assert "x[/b]" in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "given", [["--method", "osirs-d"], ["--past", "distill"], ["--epochs", "0"], ["--benchmark", "tinywold"]]
+)
+def test_a_wrong_argument_is_refused_before_anything_else_is_printed(given, tmp_path, capsys):
+    assert main(["train", *given, "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith("osiris: ")
 
 
 @pytest.mark.parametrize(

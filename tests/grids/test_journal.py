@@ -3,6 +3,9 @@
 import json
 import os
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +146,56 @@ def test_a_lock_from_the_future_is_not_held_forever(directory: GridDirectory) ->
     future = time.time() + 1e6
     os.utime(lock, (future, future))
     assert not in_progress(directory.files(directory.runs[0]))
+
+
+def test_a_process_that_got_the_number_of_a_killed_one_does_not_hold_its_run(directory: GridDirectory) -> None:
+    """As after a restart of a container. A sweep with that number would wait for itself."""
+    lock = directory.folder(directory.runs[0]) / ".lock"
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "osiris"]) as process:
+        lock.write_text(f"process {process.pid} on {socket.gethostname()}")
+        assert in_progress(directory.files(directory.runs[0]))
+        os.utime(lock, (time.time() - 3600, time.time() - 3600))
+        assert not in_progress(directory.files(directory.runs[0]))
+        process.kill()
+
+
+def test_two_sweeps_that_start_at_once_are_both_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = GridDirectory._earlier
+    monkeypatch.setattr(GridDirectory, "_earlier", lambda self: (earlier(self), time.sleep(0.2))[0])
+    grids = [Grid((method,), seeds=(0,), preset="smoke") for method in ("ft", "er")]
+    sweeps = [threading.Thread(target=GridDirectory(tmp_path).add, args=(grid.runs(),)) for grid in grids]
+    for sweep in sweeps:
+        sweep.start()
+    for sweep in sweeps:
+        sweep.join()
+    assert {run.method for run in GridDirectory.read(tmp_path).runs} == {"ft", "er"}
+
+
+def test_the_results_have_the_runs_that_another_sweep_added_meanwhile(
+    directory: GridDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def add(*_: object) -> list[str]:
+        GridDirectory(directory.path).add(Grid(("er",), seeds=(0,), preset="smoke").runs())
+        return ["sh", "-c", "exit 75"]
+
+    monkeypatch.setattr(local, "training_command", add)
+    typed = ["sweep", "--methods", "ft", "--seeds", "0", "--preset", "smoke", "--out", str(directory.path)]
+    assert main([*typed, "--retries", "0"]) == 2
+    assert "no run of" in capsys.readouterr().err, "there is no page to name"
+    rows = (directory.path / "results.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["ft", "er"]
+
+
+def test_ctrl_c_in_the_report_ends_the_sweep(
+    directory: GridDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("osiris.commands.sweep.finish", interrupted)
+    monkeypatch.setattr("osiris.commands.sweep.load_runs", lambda paths: pytest.fail("tables take minutes"))
+    monkeypatch.setattr(GridDirectory, "finished", lambda *_: True)
+    assert main(["sweep", "report", str(directory.path)]) == 130
 
 
 def as_journal(directory: GridDirectory, text: str) -> None:

@@ -73,7 +73,24 @@ def test_a_failing_run_does_not_stop_the_others_and_is_in_the_table(
 def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["sweep", "--methods", "ft", "osirisd", "--out", str(tmp_path / "grid")]) == 2
     assert "Did you mean 'osiris-d'?" in capsys.readouterr().err and not (tmp_path / "grid").exists()
+    (tmp_path / "grid.toml").write_text('methods = ["ft"]')
     assert main(["sweep", "--out", str(tmp_path / "grid")]) == 2
+    wrong = (
+        (["--methods", "ft", "--jobs", "-1"], "--jobs -1: give"),
+        (["--methods", "ft", "--jobs", "0", "--plan"], "--jobs 0: give"),
+        (["--methods", "ft", "--processes", "0"], "--processes 0: give"),
+        (["--methods", "ft", "osirisd", "--plan"], "Did you mean 'osiris-d'?"),
+        (["--methods", "ft", "--set", "seed=3,4"], "seed is no setting"),
+        (["--methods", "ft", "--set", "tau=1", "tau=2"], "--set names tau twice"),
+        (["--grid", str(tmp_path / "grid.toml"), "--seeds", "7"], "leave out --seeds"),
+    )
+    capsys.readouterr()
+    for given, message in wrong:
+        assert main(["sweep", *given, "--out", str(tmp_path / "grid")]) == 2
+        shown = capsys.readouterr()
+        assert message in shown.err and not shown.out and not (tmp_path / "grid").exists()
+    assert main(["reproduce", "table4", "--preset", "fastt", "--plan"]) == 2
+    assert "Did you mean 'fast'?" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main(["sweep", "--methods", "ft", "--preset", "smoke", "--out", str(tmp_path / "file" / "grid")]) == 2
     assert "cannot write to" in capsys.readouterr().err

@@ -103,6 +103,18 @@ def test_a_score_is_the_mean_over_the_tasks_seen(tmp_path: Path) -> None:
     assert score(directory, run, 6) is None
 
 
+def test_a_finished_trial_keeps_its_score_after_fewer_tasks(tmp_path: Path) -> None:
+    """The same search again would otherwise drop the best trial, whose A falls as tasks are added."""
+    out = tmp_path / "run"
+    metrics = train(config(), out)
+    assert metrics is not None
+    directory, run = GridDirectory(tmp_path), GridRun("osiris-d", "tinyworld", 0, "smoke")
+    directory.folder = lambda run: out
+    matrix = metrics["class-agnostic"].accuracy_matrix
+    assert score(directory, run, 2) == pytest.approx(sum(matrix[1][:2]) / 2)  # pyright: ignore
+    assert score(directory, run, 3) == metrics["class-agnostic"].A != score(directory, run, 2)
+
+
 def test_trials_that_went_further_come_first() -> None:
     """A after more tasks is usually lower: it does not compare with A after fewer."""
     runs = [GridRun("osiris-d", "tinyworld", 0, "smoke", (("tau", str(tau)),)) for tau in range(1, 6)]

@@ -60,12 +60,37 @@ def test_the_best_needs_rivals_and_is_tested_against_each():
     assert verdicts(evidence(few), "best-accuracy") == ["not run"]
     many = few | {"er": (42.0, 43.0, 44.1), "lump": (47.0, 48.0, 49.1)}
     judged = judge_claim(claim("best-accuracy"), [evidence(many)])
-    assert judged.verdict == "holds" and "the closest of 3 methods" in judged.outcomes[0][1].text
+    assert judged.verdict == "holds" and "against lump 48.0 ± 1.1" in judged.outcomes[0][1].text
     assert verdicts(evidence(many | {"lump": (51.0, 49.0, 52.5)}), "best-accuracy") == ["undecided"]
     beaten = evidence(many | {"lump": (57.0, 58.0, 59.05)})
     assert verdicts(beaten, "best-accuracy") == ["contradicted"]
+    assert judge_claim(claim("best-accuracy"), [beaten]).numbers.endswith("the strongest of 3 rivals")
+    noisy = judge_claim(claim("best-accuracy"), [evidence(many | {"er": (30.0, 45.0, 51.9)})])
+    assert noisy.verdict == "undecided" and "against er" in noisy.numbers and "the least certain" in noisy.numbers
     both = judge_claim(claim("best-accuracy"), [evidence(many), beaten])
     assert both.verdict == "contradicted", "one benchmark is enough"
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_rival_that_is_named_is_the_strongest_one(seeds: int):
+    values = {"osiris-d": (50.0, 51.0, 52.0), "ft": (40.0, 41.0, 42.0), "er": (50.4, 51.0, 51.9)}
+    values |= {"lump": (52.0, 52.2, 54.6), "cassle": (51.0, 52.0, 51.6)}
+    judged = judge_claim(claim("best-accuracy"), [evidence({name: each[:seeds] for name, each in values.items()})])
+    assert judged.verdict == "undecided" and "against lump" in judged.numbers
+
+
+def test_the_verdict_is_that_of_the_shared_seeds():
+    """b is better with every seed that both have; the other seeds of a are good ones."""
+    values = {"a": {seed: 40.0 + seed for seed in range(9)}, "b": {0: 41.0, 1: 42.1, 2: 43.0}}
+    runs = {name: {seed: {"A": value} for seed, value in each.items()} for name, each in values.items()}
+    outcome = judges.more("a", "b", "A")(Evidence("tinyworld", samples_by_method(runs)))
+    assert outcome.verdict == "contradicted" and not outcome.in_favour
+
+
+def test_methods_that_came_later_do_not_refute_the_paper():
+    """pfr distils as well."""
+    values = {"cassle": (1.0, 1.1, 1.2), "ft": (5.0, 5.2, 5.1), "er": (4.0, 4.2, 4.1), "lump": (3.0, 3.2, 3.1)}
+    assert verdicts(evidence(values | {"pfr": (0.1, 0.2, 0.1)}), "lowest-forgetting") == ["holds"]
 
 
 def test_one_contradiction_among_many_comparisons_is_corrected_for_their_number():

@@ -14,7 +14,7 @@ from osiris.cli import main
 from osiris.errors import UserError
 from osiris.paper.published import benchmarks, document, published, published_ablation
 from osiris.reporting.comparison import comparison_table, published_table
-from osiris.reporting.tables import Column, Number, Table
+from osiris.reporting.tables import Column, Number, Table, show
 from osiris.runs.run import load_runs
 
 FINGERPRINT = {
@@ -144,13 +144,16 @@ def test_what_is_refused(runs):
         load_runs([runs / "empty"])
 
 
-def test_different_training_is_said(runs):
+def test_different_training_is_said(runs, capsys):
     for name, epochs, weight in (("ft-0", 200, None), ("ft-1", 3, 0.5), ("osiris-d-0", 200, 0.7)):
         config = {
             "config": {"learning": {"epochs": epochs}, "method": {"past_weight": weight}, "engine": {"threads": epochs}}
         }
         (runs / name / "config.json").write_text(json.dumps(config))
-    notes = "\n".join(comparison_table(load_runs([runs])).notes)
+    made = comparison_table(load_runs([runs]))
+    show(Table.of(made.title, made.columns, made.rows, "[name] differs"), "csv")
+    assert "note: [name] differs" in capsys.readouterr().err
+    notes = "\n".join(made.notes)
     assert "learning.epochs differs: 200 in" in notes and "method.past_weight differs: None in" in notes
     assert "threads" not in notes and "0.7" not in notes
 
@@ -179,6 +182,9 @@ def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, c
     (runs / "unfinished" / "config.json").write_text("{}")
     assert len(load_runs([runs])) == 9
     assert "unfinished" in capsys.readouterr().err
+    assert len(load_runs(sorted(runs.iterdir()))) == 9, "osiris compare runs/*"
+    with pytest.raises(UserError, match="none of these runs has finished"):
+        load_runs([runs / "unfinished"])
     (alone,) = load_runs([again])
     for file in (again / "evaluation").iterdir():
         file.rename(again / file.name)

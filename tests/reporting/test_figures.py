@@ -3,6 +3,8 @@
 import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ from osiris.reporting import figure as figures
 from osiris.reporting.figure import Figure
 from osiris.reporting.figures import accuracy, images, training
 from osiris.reporting.studies import Study, studies
-from osiris.runs.run import load_runs
+from osiris.runs.run import Run, load_runs
 
 
 def only_study(paths: list[Path]) -> Study:
@@ -137,6 +139,23 @@ def test_chance_is_drawn_and_a_loss_that_stays_there_is_noticed(drawn: dict[str,
         for record in run.steps_logged:
             record.terms["current"] = value
         assert training.at_chance(run) == stuck
+
+
+def test_a_line_that_one_seed_logged_more_does_not_shorten_the_curve():
+    """A run that was interrupted, or saved its state, has logged at that step too."""
+
+    def run(steps: list[int]) -> Run:
+        logged = [SimpleNamespace(task=1, step=step, loss=1.0, terms={"current": step / 1000}) for step in steps]
+        return cast("Run", SimpleNamespace(steps_logged=logged, place=lambda task, step: task + step / 5000))
+
+    regular = list(range(10, 5001, 10))
+    line = training.term_curves([run(regular), run(sorted([*regular, 1003]))])["current"]
+    assert len(line.x) == 240 and line.x[-1] > 0.99 and line.deviation is not None and line.deviation.max() == 0
+
+
+def test_a_name_that_looks_like_an_image_stays_a_name():
+    svg = '<svg width="9pt"><text>"data:image/png;base64,AAAA"</text></svg>'
+    assert "<text>" in figures.inline(svg)
 
 
 def test_the_page_gets_a_themed_drawing_with_ids_of_its_own(drawn: dict[str, Figure], tmp_path: Path):

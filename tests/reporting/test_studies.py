@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osiris.reporting.comparison import comparison_table, main_table
 from osiris.reporting.curves import Course
 from osiris.reporting.studies import seeds_of, studies
 from osiris.reporting.writer import stretches
@@ -28,6 +29,56 @@ def test_settings_that_differ_are_named(real_runs: dict[str, Path], tmp_path: Pa
     (twin / "config.json").write_text(json.dumps(config))
     (study,), _ = studies(load_runs([real_runs["ft"], twin]))
     assert sorted(study.by_label) == ["ft (epochs=1)", "ft (epochs=7)"]
+
+
+def copy_with(real: Path, out: Path, seed: int, **options: dict[str, object]) -> Path:
+    shutil.copytree(real, out)
+    config = json.loads((out / "config.json").read_text())
+    for section, values in options.items():
+        config["config"][section] |= values
+    (out / "config.json").write_text(json.dumps(config))
+    metrics = json.loads((out / "metrics.json").read_text())
+    (out / "metrics.json").write_text(json.dumps(metrics | {"seed": seed}))
+    return out
+
+
+def test_settings_that_do_not_fit_into_a_label_are_not_mixed(real_runs: dict[str, Path], tmp_path: Path):
+    values = ((8, 0.03, 16), (8, 0.03, 20), (9, 0.05, 16))
+    for seed, (batch, rate, memory) in enumerate(values):
+        learning: dict[str, object] = {"batch_size": batch, "learning_rate": rate, "memory_size": memory}
+        copy_with(real_runs["osiris-d"], tmp_path / str(seed), seed, learning=learning)
+    (study,), _ = studies(load_runs([tmp_path]))
+    assert len(study.by_label) == 3 and all(len(label) <= 44 for label in study.by_label)
+    notes = "\n".join(main_table(study, "class-agnostic").notes)
+    for label in study.by_label:
+        assert f"{label}: osiris-d (batch_size=" in notes
+    assert "memory_size=20)" in notes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"engine": {"init": "a.safetensors"}}, {"engine": {"precision": "bf16"}}, {"encoder": {"normalise": "half"}}],
+)
+def test_runs_that_began_or_computed_otherwise_are_not_mixed(options, real_runs: dict[str, Path], tmp_path: Path):
+    copy_with(real_runs["ft"], tmp_path / "a", 0)
+    copy_with(real_runs["ft"], tmp_path / "b", 1, **options)
+    (study,), _ = studies(load_runs([tmp_path]))
+    assert len(study.by_label) == 2
+    assert any("differs" in note for note in comparison_table(load_runs([tmp_path])).notes)
+
+
+def test_a_run_that_was_repeated_with_more_measurements_counts_once(real_runs: dict[str, Path], tmp_path: Path):
+    """As in a grid that was first run without --evaluate-every."""
+    whole = copy_with(real_runs["ft"], tmp_path / "b", 0)
+    plain = copy_with(real_runs["ft"], tmp_path / "a", 0, evaluation={"evaluate_every": None})
+    metrics = json.loads((plain / "metrics.json").read_text())
+    (plain / "metrics.json").write_text(json.dumps(metrics | {"curve": []}))
+    (study,), (line,) = studies(load_runs([plain, whole]))
+    assert [run.path for run in study.runs] == [whole] and str(plain) in line
+    metrics["protocols"]["class-agnostic"]["A"] += 1
+    (plain / "metrics.json").write_text(json.dumps(metrics))
+    (study,), lines = studies(load_runs([plain, whole]))
+    assert len(study.runs) == 2 and not lines, "other numbers: another run"
 
 
 def test_points_lie_on_the_axis_of_tasks(real_runs: dict[str, Path]):

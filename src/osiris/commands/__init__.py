@@ -18,6 +18,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
+from osiris.console import printable
 from osiris.errors import UserError
 from osiris.evaluation.config import METRICS
 
@@ -110,11 +111,11 @@ def metrics_table(runs: list[RunMetrics]) -> Table:
     a reference. With a start, G = A - A of the start, and its paired test."""
 
     first = runs[0]
-    table = Table("method", title=f"{first.benchmark}, percent, seed {first.seed}")
+    table = Table("method", title=escape(printable(f"{first.benchmark}, percent, seed {first.seed}")))
     if not first.labelled:
         table.add_column("result")
         for metrics in runs:
-            table.add_row(escape(metrics.method), metrics.missing)
+            table.add_row(escape(metrics.method), escape(metrics.missing or ""))
         return table
     table.add_column("protocol")
     gain = ["G ↑"] if first.start is not None else []

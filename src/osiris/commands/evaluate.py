@@ -161,7 +161,7 @@ def compatibility_means(measured: Compatibility) -> Table:
 
 
 def table(scores: dict[str, Scores], benchmark: str) -> Table:
-    scores_table = Table("encoder", title=f"{benchmark}, percent")
+    scores_table = Table("encoder", title=escape(printable(f"{benchmark}, percent")))
     rows = []
     for entry in scores.values():
         probes = {f"linear probe ({name})": mean(probe.accuracy) for name, probe in entry.probe.items()}

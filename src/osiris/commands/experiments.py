@@ -12,7 +12,7 @@ from osiris.commands import command, metrics_table
 from osiris.console import console, say
 from osiris.grids.grid import Grid, GridDirectory
 from osiris.grids.plan import print_plan
-from osiris.grids.runner import default_jobs, finish, make_launcher, run_grids
+from osiris.grids.runner import finish, jobs_of, make_launcher, run_grids
 from osiris.paper.recipes import find_recipe
 from osiris.runs.records import read_metrics
 
@@ -87,11 +87,12 @@ def reproduce_command(
     recipe = find_recipe(target)
     benchmarks = (benchmark,) if benchmark else recipe.benchmarks
     grid = Grid(recipe.methods, benchmarks, tuple(seeds), preset, recipe.settings(preset))
+    grid.check()
     if data_dir is not None:
         os.environ["OSIRIS_DATA"] = str(data_dir)
     if plan:
         print(f"# {recipe.title}, preset {preset}")
-        print_plan(GridDirectory(out, grid.runs()), jobs or default_jobs())
+        print_plan(GridDirectory(out, grid.runs()), jobs_of(jobs))
         return
     directory = GridDirectory(out)
     run_grids(make_launcher(directory, jobs, retries), [grid])

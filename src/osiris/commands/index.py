@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional
 
@@ -241,7 +242,7 @@ def print_json(**values: Any) -> None:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
-    table = Table(title=printable(title) or None)
+    table = Table(title=escape(printable(title)) or None)
     for column in ("", *columns) if numbered else columns:
         left = column in ("image", "to")
         table.add_column(column, justify="left" if left else "right", overflow="fold")

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pyarrow
 import pyarrow.parquet
+from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional
 
@@ -223,7 +224,7 @@ def status_command(state: Positional[Path]) -> None:
     """
     learner = Learner(state)
     status = learner.status()
-    table = Table(title=f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk")
+    table = Table(title=escape(f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk"))
     for column in ("episode", "images", "in the memory", "drift", "from start", "reference"):
         table.add_column(column, justify="left" if column == "episode" else "right")
     observed = {one.task: one for one in status["observations"].episodes}

@@ -83,7 +83,7 @@ def doctor_command(out: Path = Path("runs")) -> int:
     parent = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(parent).free / 2**30
     writable = "" if os.access(parent, os.W_OK) else " [red](not writable: choose another --out)[/red]"
-    table.add_row("free disk", f"{free:.1f} GiB for {out}{writable}")
+    table.add_row("free disk", f"{free:.1f} GiB for {escape(str(out))}{writable}")
     console.print(table)
     return 1 if missing else 0
 
@@ -121,5 +121,5 @@ def _devices() -> list[tuple[str, str]]:
 
 def _data() -> list[tuple[str, str]]:
     folder = os.environ.get("OSIRIS_DATA")
-    rows = [("OSIRIS_DATA", folder or "not set: data comes from the hub")]
-    return rows + [(f"data: {row.name}", row.present) for row in describe_benchmarks()]
+    rows = [("OSIRIS_DATA", escape(folder or "not set: data comes from the hub"))]
+    return rows + [(f"data: {row.name}", escape(row.present)) for row in describe_benchmarks()]

@@ -16,7 +16,7 @@ from osiris.errors import UserError
 from osiris.grids.attempts import status_table, statuses
 from osiris.grids.grid import Grid, GridDirectory, parse_settings, read_grids
 from osiris.grids.plan import print_plan
-from osiris.grids.runner import Launcher, default_jobs, finish, make_launcher, run_grids, run_search
+from osiris.grids.runner import Launcher, finish, jobs_of, make_launcher, run_grids, run_search
 from osiris.grids.search import parse_range, searched
 from osiris.grids.slurm import SlurmOptions
 from osiris.reporting.comparison import main_table
@@ -74,6 +74,10 @@ class Args:
     slurm: OmitArgPrefixes[SlurmOptions] = field(default_factory=SlurmOptions)
 
 
+IN_THE_FILE = ("methods", "benchmarks", "seeds", "preset", "set")
+"""Options for which --grid has keys."""
+
+
 def sweep_command(argv: list[str]) -> int:
     others = {"status": status_command, "report": report_command}
     if argv and argv[0] in others:
@@ -83,8 +87,10 @@ def sweep_command(argv: list[str]) -> int:
     if args.plan and args.search:
         raise UserError("--plan: what a search costs depends on its results; leave out --plan or --search.")
     if args.plan:
+        for grid in grids:
+            grid.check()
         runs = list(dict.fromkeys(run for grid in grids for run in grid.runs()))
-        print_plan(GridDirectory(args.out, runs), args.jobs or default_jobs(args.processes))
+        print_plan(GridDirectory(args.out, runs), jobs_of(args.jobs, args.processes))
         return 0
     on_slurm = args.launcher == "slurm"
     if not on_slurm and args.slurm != SlurmOptions():
@@ -120,8 +126,10 @@ def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
 
 def grids_of(args: Args) -> list[Grid]:
     if args.grid is not None:
-        if args.methods or args.set:
-            raise UserError("--grid already names methods and settings; leave out --methods and --set.")
+        default = Args()
+        given = [name for name in IN_THE_FILE if getattr(args, name) != getattr(default, name)]
+        if given:
+            raise UserError(f"--grid: the file has its own {given[0]}; leave out --{given[0]}, or change the file.")
         return read_grids(args.grid)
     if not args.methods:
         raise UserError("name the methods, for example --methods ft osiris-d, or a file with --grid.")
@@ -132,14 +140,20 @@ def summarise(directory: GridDirectory) -> int:
     """The comparison of every study on standard output, then where the report is."""
     try:
         page = finish(directory, directory.runs, directory.path / "report")
-    finally:
-        finished = [directory.folder(run) for run in directory.runs if directory.finished(run)]
-        for study in studies(load_runs(finished))[0] if finished else []:
-            if study.protocols:
-                show(main_table(study, study.protocols[0]), "text")
+    except UserError:  # some runs have failed: the others are compared
+        compare_finished(directory)
+        raise
+    compare_finished(directory)
     say(f"results: {directory.path / 'results.csv'}")
     say(f"report: {page}")
     return 0
+
+
+def compare_finished(directory: GridDirectory) -> None:
+    finished = [directory.folder(run) for run in directory.runs if directory.finished(run)]
+    for study in studies(load_runs(finished))[0] if finished else []:
+        if study.protocols:
+            show(main_table(study, study.protocols[0]), "text")
 
 
 @command("sweep report")

@@ -16,7 +16,9 @@ import tyro
 from osiris.commands import metrics_table, parse_arguments
 from osiris.config import Config
 from osiris.console import console, messages, notice, printable, say
+from osiris.data.catalogue import parse_name
 from osiris.errors import Stopped, UserError
+from osiris.framework.composition import resolve
 from osiris.learner import Learner
 from osiris.models.external import typed_encoder
 from osiris.presets import choose_preset, configure, describe, own_data, with_encoder
@@ -101,6 +103,11 @@ def parse(argv: list[str]) -> Args:
     if known.pretrained is not None:
         rest.append("--pretrained" if known.pretrained else "--no-pretrained")
     args = parse_arguments(Args, rest, "train", Args(base, out, resume=known.resume, config_file=known.config))
+    if known.resume is None:  # a mistake is reported before anything else is printed
+        args.config.check()
+        resolve(args.config.method)
+    if source is None:
+        parse_name(args.config.data.benchmark)
     if reason and not args.quiet:
         chosen = describe(args.config) if own_data(args.config.data.benchmark) else ""
         notice(f"no --preset given: {base.preset}, because {reason}{chosen}.")

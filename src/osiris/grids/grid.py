@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,6 +76,9 @@ class GridRun:
     @cached_property
     def config(self) -> Config:
         settings = dict(self.settings)
+        for name in ("method", "benchmark", "seed", "preset"):
+            if name in settings:
+                raise UserError(f"{name} is no setting: the grid itself says which ones the runs have.")
         encoder = settings.pop("encoder", None)
         options = {option: text.split() if option in LISTS else text for option, text in settings.items()}
         given = options | {"method": self.method, "seed": self.seed}
@@ -151,14 +157,17 @@ def as_text(value: object) -> str:
 
 def parse_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """`memory_size=200,500` (or memory-size) -> {"memory_size": ("200", "500")}"""
-    settings = {}
+    settings: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not values:
             raise UserError(
                 f"--set {text}: write NAME=VALUE or NAME=VALUE,VALUE, for example --set memory_size=200,500."
             )
-        settings[name.strip().replace("-", "_")] = tuple(value.strip() for value in values.split(","))
+        name = name.strip().replace("-", "_")
+        if name in settings:
+            raise UserError(f"--set names {name} twice; write --set {name}=VALUE,VALUE.")
+        settings[name] = tuple(value.strip() for value in values.split(","))
     return settings
 
 
@@ -187,17 +196,37 @@ class GridDirectory:
     def add(self, runs: Sequence[GridRun]) -> None:
         """Write the plan. Runs that an earlier command put into this grid stay."""
         refuse_links_to_elsewhere(self.path)
-        self.runs = list(dict.fromkeys([*self._earlier(), *runs]))
+        try:
+            with self._alone():
+                self.runs = list(dict.fromkeys([*self._earlier(), *runs]))
+                self._refuse_shared_folders()
+                write_json(self.path / "grid.json", {"runs": [asdict(run) for run in self.runs]})
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of two sweeps that start at once, one waits for the other, so that the plan has the runs of both."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _refuse_shared_folders(self) -> None:
         by_name: dict[str, GridRun] = {}
         for run in self.runs:
             if by_name.setdefault(run.name, run) != run:
                 raise UserError(
                     f"two different runs would share the folder {run.name}; use another --out for one of them."
                 )
-        try:
-            write_json(self.path / "grid.json", {"runs": [asdict(run) for run in self.runs]})
-        except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from None
+
+    def refresh(self) -> None:
+        """Take in the runs that other commands have put into this grid in the meantime."""
+        self.runs = list(dict.fromkeys([*self.runs, *self._earlier()]))
 
     def _earlier(self) -> list[GridRun]:
         if not (self.path / "grid.json").exists():

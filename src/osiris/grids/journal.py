@@ -22,6 +22,10 @@ SILENT = 600.0
 """Seconds without a sign of life after which a run on another machine counts as dead."""
 
 
+CLOCK = 60.0
+"""Seconds by which the start of a process and the time of a file may be wrong."""
+
+
 class JournalEntry(msgspec.Struct, omit_defaults=True):
     """A line of the journal of a run."""
 
@@ -91,8 +95,11 @@ def in_progress(files: RunDirectory) -> bool:
         return False
     if words[3] == socket.gethostname():
         try:
-            return any("osiris" in word for word in psutil.Process(int(words[1])).cmdline())
-        except psutil.Error:
+            process = psutil.Process(int(words[1]))
+            if process.create_time() > files.lock_file.stat().st_mtime + CLOCK:
+                return False  # the process was killed, and its number belongs to another one now
+            return any("osiris" in word for word in process.cmdline())
+        except (psutil.Error, OSError):
             return False
     signs = [path.stat().st_mtime for path in (files.lock_file, files.log) if path.exists()]
     return abs(time.time() - max(signs)) < SILENT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from osiris.console import notice
 from osiris.cores import core_count
 from osiris.errors import UserError
 from osiris.grids.attempts import RunStatus, Watch, statuses, summary, write_results
@@ -51,6 +52,7 @@ def run_grids(launcher: Launcher, grids: Iterable[Grid]) -> None:
     launcher.directory.add(list(runs))
     with Watch(launcher.directory) as watch:
         launcher.run(list(runs), watch)
+    launcher.directory.refresh()
 
 
 def run_search(launcher: Launcher, grids: Iterable[Grid], ranges: Sequence[Range], trials: int) -> list[Halving]:
@@ -77,13 +79,18 @@ def make_launcher(
     slurm: SlurmOptions | None = None,
 ) -> Launcher:
     """A launcher for this machine, or with `slurm` for a cluster."""
+    at_a_time = jobs_of(jobs, processes)
     if slurm is not None:
         return SlurmLauncher(directory, slurm, jobs, retries, processes)
-    return LocalLauncher(directory, jobs or default_jobs(processes), retries, processes)
+    return LocalLauncher(directory, at_a_time, retries, processes)
 
 
-def default_jobs(processes: int = 1) -> int:
-    return max(1, core_count() // processes)
+def jobs_of(jobs: int | None, processes: int = 1) -> int:
+    """Runs at a time on this machine: those asked for, or one per core."""
+    for option, value in (("jobs", jobs), ("processes", processes)):
+        if value is not None and value < 1:
+            raise UserError(f"--{option} {value}: give a number of at least 1.")
+    return jobs or max(1, core_count() // processes)
 
 
 def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: str | None = None) -> Path:
@@ -93,8 +100,14 @@ def finish(directory: GridDirectory, runs: Sequence[GridRun], out: Path, title: 
     refuse_links_to_elsewhere(directory.path)
     states = [status for status in write_results(directory) if status.run in runs]
     done = [directory.folder(status.run) for status in states if status.state == "done"]
-    page = make_report(done, out, title) if done else out / "report.html"
     failed = [status for status in states if status.state == "failed"]
+    if not done and not failed:
+        raise UserError(f"no run of {directory.path} has finished, so there is nothing to report ({summary(states)}).")
+    if done:
+        notice(f"writing a report of {len(done)} runs to {out}; if you interrupt it, the same command writes it again.")
+    page = make_report(done, out, title) if done else out / "report.html"
+    if any(status.state in ("waiting", "running") for status in states):
+        notice(f"{summary(states)}. The command of the sweep continues the others.")
     if failed:
         errors = "\n".join(f"{status.run.title} seed {status.run.seed}: {status.detail}" for status in failed)
         raise UserError(

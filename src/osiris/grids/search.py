@@ -157,7 +157,7 @@ def search(directory: GridDirectory, halvings: Sequence[Halving], launch: Callab
 def score(directory: GridDirectory, run: GridRun, tasks: int) -> float | None:
     """A after some tasks: the mean accuracy on them (class-agnostic). None if the run has not got there."""
     metrics, scores = directory.metrics(run), directory.scores(run, tasks)
-    if metrics is not None and "class-agnostic" in metrics.protocols:
+    if metrics is not None and len(metrics.evaluations) == tasks and "class-agnostic" in metrics.protocols:
         return metrics["class-agnostic"].A
     if scores is None or "class-agnostic" not in scores.protocols:
         return None

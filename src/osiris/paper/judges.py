@@ -49,9 +49,10 @@ class Evidence:
         return self.samples.get((method, quantity))
 
     def methods(self, quantity: str = "A") -> list[str]:
-        """Continual methods of the zoo with this quantity: no references, ablations or variants."""
+        """The paper's continual methods with this quantity: no references, ablations, variants or later methods."""
         names = [method for method, known in self.samples if known == quantity]
-        return [name for name in names if group_of(name) != "other" and name not in published.REFERENCES]
+        others = ("other", "later")
+        return [name for name in names if group_of(name) not in others and name not in published.REFERENCES]
 
 
 def samples_by_method(runs: Mapping[str, Mapping[int, Quantities]]) -> dict[tuple[str, str], Sample]:
@@ -127,15 +128,17 @@ def _compare(
         return not_run(*(f"runs of {name}" for name, sample in (one, other) if sample is None))
     allowed = f", {-by:g} below allowed" if by < 0 else ""
     text = f"{quantity}: {name_one} {first} against {name_other} {second}{allowed}"
-    return _decide(t_test(first, second, by), text, first.mean - second.mean - by)
+    test = t_test(first, second, by)
+    # The means are over all seeds, the test is over shared ones: where they disagree, the verdict is that of the test.
+    return _decide(test, text, first.mean - second.mean - by if test is None else test.difference)
 
 
 def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
-    """All of them hold. `shorten`: mention only the outcome that decides."""
+    """All of them hold. `shorten`: mention only the outcome that decides, or that is most against the claim."""
     verdicts = {outcome.verdict for outcome in outcomes}
     in_favour = all(outcome.in_favour for outcome in outcomes)
     refuted = min(outcomes, key=lambda outcome: outcome.p if outcome.verdict == "contradicted" else 1.0)
-    weakest = max(outcomes, key=lambda outcome: (not outcome.in_favour, outcome.p))
+    weakest = max(outcomes, key=lambda one: (not one.in_favour, one.p if one.in_favour else -one.p))
     contradicted = refuted.verdict == "contradicted" and refuted.p * len(outcomes) < SIGNIFICANT
     if "not run" in verdicts and not contradicted:
         return not_run(*(outcome.text.removeprefix("needs ") for outcome in outcomes if outcome.verdict == "not run"))
@@ -180,11 +183,17 @@ def best(
         return not_run(f"runs of {' or '.join(winners)}")
     if len(others) < fewest:
         return not_run(f"{fewest} methods to compare {mine[0]} with ({len(others)} ran)")
-    winner = (min if lowest else max)(mine, key=lambda name: evidence.samples[(name, quantity)].mean)
+    mine, others = (
+        sorted(names, key=lambda name: evidence.samples[(name, quantity)].mean, reverse=not lowest)
+        for names in (mine, others)
+    )
+    winner = mine[0]
     pairs = [(name, winner) if lowest else (winner, name) for name in others]
-    outcome = every(*(more(*pair, quantity)(evidence) for pair in pairs), shorten=True)
-    closest = f", the closest of {len(others)} methods" if len(others) > 1 else ""
-    return replace(outcome, text=outcome.text + closest)
+    outcomes = [more(*pair, quantity)(evidence) for pair in pairs]
+    outcome = every(*outcomes, shorten=True)
+    text = outcomes[0].text if outcome.verdict == "holds" else outcome.text
+    place = "least certain" if outcome.verdict == "undecided" and outcome.in_favour else "strongest"
+    return replace(outcome, text=f"{text}, the {place} of {len(others)} rivals" if len(others) > 1 else text)
 
 
 @judge

@@ -42,6 +42,8 @@ class Recipe:
 
     def settings(self, preset: str) -> dict[str, tuple[str, ...]]:
         """Options of `osiris train` for these runs, other than method, benchmark and seed."""
+        if preset not in INTERVALS:
+            raise unknown("preset", preset, INTERVALS)
         evaluate_every, track = INTERVALS[preset]
         settings = {"norm": self.norms} if self.norms else {}
         settings |= {"evaluate_every": (str(evaluate_every),)} if self.curves else {}

@@ -18,7 +18,7 @@ from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstra
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
 from osiris.paper.table1 import group_of
-from osiris.reporting.studies import Study, below_start, levels
+from osiris.reporting.studies import VARYING, Study, below_start, levels
 from osiris.reporting.style import base_name, order_of
 from osiris.reporting.tables import Column, Number, Table
 from osiris.runs.run import Run
@@ -120,6 +120,7 @@ def comparison_table(
     notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
     gained = any("G" in row.samples for row in rows)
     notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
+    notes += dict.fromkeys(f"{run.label}: {run.full_label}" for run in runs if run.label != run.full_label)
     worse = below_start(runs, protocol)
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.published_settings()}"] if paper else []
@@ -200,13 +201,11 @@ def config_differences(runs: Sequence[Run]) -> list[str]:
     notes = []
     methods = sorted({run.method for run in runs})
     for name in sorted({name for run in runs for name in run.config}):
-        section = name.split(".")[0]
-        if section in ("learning", "projector"):
-            subsets = [list(runs)]
-        elif section == "method":
-            subsets = [[run for run in runs if run.method == method] for method in methods]
-        else:
+        if not name.startswith(VARYING):
             continue
+        subsets = [list(runs)]
+        if name.startswith("method."):
+            subsets = [[run for run in runs if run.method == method] for method in methods]
         for subset in subsets:
             values = {repr(run.config[name]): run for run in subset if name in run.config}
             if len(values) > 1:

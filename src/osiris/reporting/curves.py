@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,13 @@ def lines_over_seeds(series: Mapping[str, Iterable[Points]]) -> dict[str, Curve]
     """The curve of each label over the seeds that have points; labels without points are left out."""
     known = {label: [points for points in each if len(points[0])] for label, each in series.items()}
     return {label: over_seeds(points) for label, points in known.items() if points}
+
+
+def common_points(curves: Sequence[Points]) -> list[Points]:
+    """The curves that have points, each with those points whose x all of them have."""
+    known = [(np.round(x, 6), y) for x, y in curves if len(x)]
+    shared = reduce(np.intersect1d, [x for x, _ in known]) if known else np.zeros(0)
+    return [(x[np.isin(x, shared)], y[np.isin(x, shared)]) for x, y in known]
 
 
 def thin(x: np.ndarray, y: np.ndarray, limit: int = 240) -> Points:

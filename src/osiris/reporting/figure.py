@@ -151,7 +151,7 @@ def inline(svg: str) -> Markup:
     svg = svg.replace("<svg", f'<svg style="--width:{float(width[1]) * 96 / 72:.0f}px"', 1)
     svg = re.sub(r' (width|height)="[\d.]+pt"| xmlns(:xlink)?="[^"]*"| version="1.1"', "", svg)
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
-    svg = re.sub(r'"data:image/png;base64,([^"]*)"', _compressed, svg)
+    svg = re.sub(r'(<image [^>]*)"data:image/png;base64,([^"]*)"', _compressed, svg)
     for colour in swaps():
         svg = svg.replace(colour, f"var({variable(colour)})")
     return Markup(re.sub(r"\n\s*", "\n", svg))
@@ -159,11 +159,11 @@ def inline(svg: str) -> Markup:
 
 def _compressed(match: re.Match[str]) -> str:
     """The same image as WebP if that is smaller; photographs as PNG would take megabytes."""
-    pixels, small = base64.b64decode(match[1]), io.BytesIO()
+    pixels, small = base64.b64decode(match[2]), io.BytesIO()
     Image.open(io.BytesIO(pixels)).save(small, format="WEBP", quality=90)
     if len(small.getvalue()) >= len(pixels):
         return match[0]
-    return f'"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"'
+    return f'{match[1]}"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"'
 
 
 def variable(colour: str) -> str:

@@ -22,7 +22,7 @@ from osiris.runs.untrusted import harmless, safe_name, shortened
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
-VARYING = ("learning.", "projector.", "method.")
+VARYING = ("learning.", "projector.", "method.", "engine.init", "engine.precision", "encoder.normalise")
 """Runs of one method that differ in these parts of the config are separate rows."""
 TASK_NAME = 30
 """Longest name of a task in a figure, in characters."""
@@ -94,7 +94,7 @@ def below_start(runs: Iterable[Run], protocol: str) -> str:
 
 
 def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
-    """(studies in the order of their first run; one line for each damaged run, which is left out)."""
+    """(studies in the order of their first run; one line for each run that is left out: damaged, or there twice)."""
     usable: list[Run] = []
     damaged = []
     for run in runs:
@@ -111,7 +111,9 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
         name = safe_name(members[0].metrics.benchmark)
         names[name] += 1
         identifier = name if names[name] == 1 else f"{name}-{names[name]}"
-        grouped.append(Study(identifier, _with_variants(members)))
+        distinct, repeated = _without_twins(_with_variants(members))
+        grouped.append(Study(identifier, distinct))
+        damaged += repeated
     return grouped, damaged
 
 
@@ -135,6 +137,22 @@ def _with_variants(runs: list[Run]) -> list[Run]:
         variant = ", ".join(f"{name.split('.', 1)[1]}={run.config[name]}" for name in differing)
         named.append(replace(run, variant=variant) if variant else run)
     return named
+
+
+def _without_twins(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """(runs, a line for each that is left out). A run that another one repeats with the same numbers, for example with
+    --evaluate-every or --track-overfitting, counts once: the one with more measurements inside tasks."""
+    groups: dict[tuple[str, str, int], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.label, run.norm, run.seed), []).append(run)
+    lines, repeated = [], list[Run]()
+    for members in groups.values():
+        kept = max(members, key=lambda run: len(run.metrics.curve or ()) + len(run.overfitting_logged))
+        for run in members:
+            if run is not kept and run.metrics.protocols == kept.metrics.protocols:
+                repeated.append(run)
+                lines.append(f"{run.path} is left out: {kept.path} is the same run with the same numbers.")
+    return [run for run in runs if run not in repeated], lines
 
 
 def seeds_of(runs: Iterable[Run]) -> str:

@@ -11,7 +11,6 @@ from typing import Literal
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -209,4 +208,4 @@ def show(table: Table, form: TableFormat) -> None:
     print(table.render(form), end="")
     if form == "csv":
         for note in table.notes:
-            notice(escape(note))
+            notice(note)

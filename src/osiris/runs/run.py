@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,9 +66,16 @@ class Run:
         return self.metrics.method
 
     @property
+    def full_label(self) -> str:
+        return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    @property
     def label(self) -> str:
-        """The method with its variant: `osiris-d (epochs=48)`."""
-        return shortened(f"{self.method} ({self.variant})" if self.variant else self.method, LABEL)
+        """The method with its variant: `osiris-d (epochs=48)`. Labels that are cut differ in their last four digits."""
+        text = self.full_label
+        if len(text) <= LABEL:
+            return text
+        return f"{shortened(text, LABEL - 5)} {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:4]}"
 
     @property
     def seed(self) -> int:
@@ -244,7 +252,7 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
         if not path.exists():
             raise UserError(f"{path} does not exist.")
         files = _find(path)
-        if not files:
+        if not files and not RunDirectory(path).config.exists():  # a run that has not finished has got a notice
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
         for file in files:
             try:
@@ -252,8 +260,8 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
                 runs.setdefault(file.parent.resolve(), Run(file.parent, metrics))
             except UserError as error:
                 damaged.append(str(error))
-    if not runs and damaged:
-        raise UserError(" ".join(damaged))
+    if not runs:
+        raise UserError(" ".join(damaged) or "none of these runs has finished.")
     for message in damaged:
         warn(f"{message} The run is left out.")
     return list(runs.values())

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from osiris.data.catalogue import EPISODES
 from osiris.framework.terms import Contrast
 from osiris.reporting import axes as draw
-from osiris.reporting.curves import Curve, Points, as_points, at_ends, lines_over_seeds, thin
+from osiris.reporting.curves import Curve, Points, as_points, at_ends, common_points, lines_over_seeds, thin
 from osiris.reporting.figure import Figure, add_legend, figure, panels
 from osiris.reporting.studies import Study
 from osiris.reporting.style import CHANCE, ROLE_STYLES, legend_of, role_style
@@ -64,7 +64,9 @@ def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
     """Term -> its curve over seeds; `loss` only if there is more than one term."""
     names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
     wanted = ["loss", *names] if len(names) > 1 else names
-    return lines_over_seeds({name: [_logged(run, name) for run in runs] for name in wanted})
+    # A run also logs where it saves, so only some of its points are those of other seeds.
+    series = {name: common_points([_logged(run, name) for run in runs]) for name in wanted}
+    return lines_over_seeds({name: [thin(*points) for points in each] for name, each in series.items()})
 
 
 def _logged(run: Run, name: str) -> Points:
@@ -73,7 +75,7 @@ def _logged(run: Run, name: str) -> Points:
         value = record.loss if name == "loss" else record.terms.get(name)
         if value is not None and math.isfinite(value):
             pairs.append((run.place(record.task - 1, record.step), value))
-    return thin(*as_points(pairs))
+    return as_points(pairs)
 
 
 def chance_loss(run: Run) -> float | None:
