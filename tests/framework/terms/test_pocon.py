@@ -75,6 +75,16 @@ def snapshot_was_taken(engine: Engine) -> bool:
     )
 
 
+@pytest.mark.parametrize("optimiser", ["sgd", "lars", "adamw", "muon"])
+def test_after_a_snapshot_the_optimiser_treats_the_expert_as_new(optimiser: str) -> None:
+    """Moments of zero with the count of earlier steps would make the next steps of AdamW several times too large."""
+    engine, stretch = tiny_engine("pocon", optimiser=optimiser, learning_rate=0.01)  # pyright: ignore[reportArgumentType]
+    train(engine, stretch[:2])
+    expert, _ = pocon_of(engine)
+    states = [value for parameter in expert.expert.parameters() for value in engine.optimiser.state[parameter].values()]
+    assert states and all(value.abs().max() == 0 for value in states if isinstance(value, torch.Tensor))
+
+
 def test_a_snapshot_at_the_last_step_is_not_taken_again_at_the_end() -> None:
     """A second one would replace the expert's snapshot by f itself."""
     engine, stretch = tiny_engine(composed("pocon(interval=3)"))

@@ -48,7 +48,8 @@ class Expert(_Snapshots):
     r"""Plasticity: an expert phi is trained by L^SSL on X alone, and f follows its snapshot.
 
     L^SSL(X; phi, its projector) + ||m(f(v)) - phi_bar(v)||^2 on normalised encoder outputs. At each snapshot
-    phi_bar <- phi, phi <- f, and phi's momentum is zeroed. At the end of task 1: phi, phi_bar <- f, projector <- g.
+    phi_bar <- phi, phi <- f, and the optimiser's state of phi is zeroed (momentum, moments and counts). At the end of
+    task 1: phi, phi_bar <- f, projector <- g.
     """
 
     kind: ClassVar[str] = "expert"
@@ -75,7 +76,7 @@ class Expert(_Snapshots):
         copy_state(context.networks.encoder, self.expert)
         for parameter in self.expert.parameters():
             for value in context.optimiser.state.get(parameter, {}).values():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                if isinstance(value, Tensor):
                     value.zero_()
 
 
