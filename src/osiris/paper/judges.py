@@ -191,8 +191,11 @@ def best(
     pairs = [(name, winner) if lowest else (winner, name) for name in others]
     outcomes = [more(*pair, quantity)(evidence) for pair in pairs]
     outcome = every(*outcomes, shorten=True)
-    text = outcomes[0].text if outcome.verdict == "holds" else outcome.text
-    place = "least certain" if outcome.verdict == "undecided" and outcome.in_favour else "strongest"
+    text, place = outcomes[0].text, "strongest"
+    if outcome.verdict == "contradicted":
+        text, place = outcome.text, "most certain"
+    elif outcome.verdict == "undecided" and outcome.in_favour:
+        text, place = outcome.text, "least certain"
     return replace(outcome, text=f"{text}, the {place} of {len(others)} rivals" if len(others) > 1 else text)
 
 
