@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,13 @@ def test_the_paper_beside_ours(runs):
     assert made.rules == {1, 3, 5, 7}
     assert made.rows[4][2] == Number(50.1, 0.2) and made.rows[6][2] == Number(45.9, 0.1)
     assert any("ResNet-18" in note for note in made.notes)
+
+
+def test_the_paper_stands_once_below_the_variants_of_a_method(runs):
+    ft, osiris = (next(run for run in load_runs([runs]) if run.method == name) for name in ("ft", "osiris-d"))
+    made = comparison_table([replace(ft, variant="merge=0.5"), ft, osiris], with_paper=True, with_baselines=False)
+    assert [str(row[0]) for row in made.rows] == ["ft", "ft (merge=0.5)", "  paper", "osiris-d", "  paper"]
+    assert made.rules == {3}
 
 
 def test_a_benchmark_that_the_paper_does_not_have_is_shown_with_a_notice(tmp_path, capsys):

@@ -107,8 +107,13 @@ def comparison_table(
     if with_paper and not paper:
         notice(f"the paper has no {protocol} numbers for {benchmark}; the table shows your runs alone.")
     if paper:
-        both = [(row, *_paper_rows(paper.get(row.runs[0].method))) for row in rows]
-        rows = [replace(row, section=pair[0].name) for pair in both for row in pair]
+        last = {row.runs[0].method: row for row in rows}
+        together = []
+        for row in rows:
+            method = row.runs[0].method
+            of_paper = _paper_rows(paper.get(method)) if row is last[method] else []  # variants of a method share them
+            together += [replace(one, section=method) for one in (row, *of_paper)]
+        rows = together
     baselines = {}
     for run in runs if with_baselines else ():
         baselines |= run.baseline_accuracies(protocol)
