@@ -183,13 +183,14 @@ def compare(
     protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
+    against: str | None = None,
 ) -> Table:
     """Finished runs in one table: mean and deviation over seeds, the best and second best marked, and tests.
 
     `table.text()`, `table.markdown()`, `table.latex()` and `table.csv()` give it as text. Runs that were measured
-    under different protocols are refused.
+    under different protocols are refused. The tests compare with the best row, or with the one named `against`.
     """
-    return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper)
+    return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper, against=against)
 
 
 def report(runs: Runs, out: str | Path = "report", title: str | None = None) -> Path:

@@ -98,6 +98,32 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
     assert low < difference < high < 0
 
 
+def test_rows_are_tested_against_the_one_named(runs):
+    made = comparison_table(load_runs([runs]), against="ft")
+    rows = by_method(made)
+    assert made.columns[-1].name == "A - A of ft" and rows["ft"][-2:] == ("", "")
+    assert rows["osiris-d"][-2] == by_method(comparison_table(load_runs([runs])))["ft"][-2] == "0.002"
+    assert str(rows["osiris-d"][-1]).startswith("+6.0 [") and str(rows["offline"][-1]).startswith("+8.0 [")
+    assert any(note.startswith("compared with ft: p of") for note in made.notes)
+    with pytest.raises(UserError, match=r"unknown row 'osiris'\. Did you mean 'osiris-d'"):
+        comparison_table(load_runs([runs]), against="osiris")
+
+
+def test_one_method_with_different_settings_has_several_rows(runs):
+    """Their mean would mix different settings, which seeds are not."""
+    for seed in range(3):
+        for name, merge in ((f"ft-{seed}", 1), (f"merged/ft-{seed}", 0.5)):
+            path = runs / name if merge == 1 else write_run(runs / "merged", "ft", seed, 42.0)
+            (path / "config.json").write_text(json.dumps({"config": {"learning": {"merge": merge}}}))
+    made = comparison_table(load_runs([runs]), against="ft (merge=1)")
+    rows = by_method(made)
+    assert [name for name in rows if name.startswith("ft")] == ["ft (merge=0.5)", "ft (merge=1)"]
+    assert rows["ft (merge=0.5)"][2].mean == 42.0 and rows["ft (merge=1)"][2].mean == 45.0
+    assert comparison_table(load_runs([runs]), against="osiris-d").columns[-1].name == "A - A of osiris-d"
+    with pytest.raises(UserError, match=r"several rows; name one: ft \(merge=0\.5\), ft \(merge=1\)"):
+        comparison_table(load_runs([runs]), against="ft")
+
+
 def test_one_seed_has_no_deviation_and_no_t_test_but_a_bootstrap(tmp_path):
     paths = [write_run(tmp_path, "ft", 0, 40.0), write_run(tmp_path, "er", 0, 60.0)]
     made = comparison_table(load_runs(paths))

@@ -58,10 +58,11 @@ def compare_command(
     format: Format = "text",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
+    against: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
 ) -> None:
     """Compare finished runs: methods over seeds, the best and second best marked.
 
-    Runs of one method with different seeds make one row. Runs that were measured under different protocols are
+    Runs of one method with different seeds make one row; with different settings, several. Runs that were measured under different protocols are
     refused: their numbers mean different things. The first rows are features that were not learned: the untrained
     encoder, and what `osiris evaluate RUN --baseline NAME` measured.
 
@@ -69,17 +70,19 @@ def compare_command(
       osiris compare runs/ft-0 runs/ft-1 runs/osiris-d-0 runs/osiris-d-1
       osiris compare runs --protocol task-aware --format latex
       osiris compare runs --with-paper
+      osiris compare runs --against ft
 
     Args:
         runs: Run directories, or folders with run directories in them.
         protocol: Under which protocol to compare.
         by: One row per method (mean over seeds) or per run.
         with_paper: Put the published numbers below ours.
+        against: The row that the others are tested against, by its name in the table. Default: the best.
     """
     if not runs:
         raise UserError("name the runs to compare, for example `osiris compare runs`.")
     loaded = load_runs(runs)
-    show(comparison_table(loaded, protocol, by, with_paper), format)
+    show(comparison_table(loaded, protocol, by, with_paper, against=against), format)
     if any(run.metrics.preset == "smoke" for run in loaded):
         notice(MEANINGLESS)
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -41,8 +41,8 @@ class RunStatus:
     state: Literal["waiting", "running", "done", "failed", "dropped"]
     detail: str = ""
     """The error of a failed run, the task of a running one, the last task of one that a search dropped."""
-    metrics: dict[str, float | None] | None = None
-    """A F K C T (class-agnostic) of a finished run."""
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """Of a finished run: protocol -> A F K C T."""
     seconds_left: float | None = None
     progress: float = 0.0
 
@@ -104,8 +104,8 @@ def status_of(directory: GridDirectory, run: GridRun) -> RunStatus:
     """From the files of the run alone, so that any machine that sees them can tell."""
     files, metrics = directory.files(run), directory.metrics(run)
     if metrics is not None:
-        numbers = metrics.protocols.get("class-agnostic")
-        return RunStatus(run, "done", metrics=numbers.values() if numbers else {}, progress=1.0)
+        numbers = {protocol: each.values() for protocol, each in metrics.protocols.items()}
+        return RunStatus(run, "done", metrics=numbers, progress=1.0)
     step = last_step(files.log)
     task = f"task {step.task} of {step.tasks}" if step.task else "starting"
     if in_progress(files):
@@ -153,20 +153,22 @@ def status_table(states: list[RunStatus]) -> Table:
 
 def describe_status(status: RunStatus) -> str:
     if status.state == "done":
-        accuracy = (status.metrics or {}).get("A")
+        accuracy = status.metrics.get("class-agnostic", {}).get("A")
         return "" if accuracy is None else f"A {accuracy:.1f}"
     left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
     return f"{status.detail}{left}" if status.state == "running" else status.detail
 
 
 def write_results(directory: GridDirectory) -> list[RunStatus]:
-    """GRID/results.csv: one row for each run, with its numbers or its error."""
+    """GRID/results.csv: one row for each run and protocol, with its numbers or its error."""
     states = statuses(directory)
-    rows: list[list[object]] = [["benchmark", "method", "settings", "preset", "seed", "state", *METRICS, "error"]]
+    about = ["benchmark", "method", "settings", "preset", "seed", "state"]
+    rows: list[list[object]] = [[*about, "protocol", *METRICS, "error"]]
     for one in states:
-        run, values = one.run, [(one.metrics or {}).get(name) for name in METRICS]
-        about = [run.benchmark, run.method, run.settings_text, run.preset, run.seed]
-        rows.append([*about, one.state, *values, one.detail if one.state == "failed" else ""])
+        run, error = one.run, one.detail if one.state == "failed" else ""
+        about = [run.benchmark, run.method, run.settings_text, run.preset, run.seed, one.state]
+        for protocol, numbers in (one.metrics or {"": {}}).items():
+            rows.append([*about, protocol, *(numbers.get(name) for name in METRICS), error])
     write_csv(directory.path / "results.csv", rows)
     return states
 

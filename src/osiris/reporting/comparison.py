@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from osiris.console import notice
-from osiris.errors import UserError
+from osiris.errors import UserError, unknown
 from osiris.evaluation.config import COMPATIBILITY, METRICS
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.scores import Compatibility
@@ -18,7 +18,7 @@ from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstra
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
 from osiris.paper.table1 import group_of
-from osiris.reporting.studies import VARYING, Study, below_start, levels
+from osiris.reporting.studies import VARYING, Study, below_start, levels, with_variants
 from osiris.reporting.style import base_name, order_of
 from osiris.reporting.tables import Column, Number, Table
 from osiris.runs.run import Run
@@ -38,12 +38,15 @@ class Row:
     ranked: bool = True
     """Whether it competes for the best and second best of a column."""
     runs: tuple[Run, ...] = ()
-    against_best: tuple[str, str] = ("", "")
-    """p of the t-test on A, and the difference in A with its interval."""
+    against: tuple[str, str] = ("", "")
+    """Compared with another row: p of the t-test on A, and the difference in A with its interval."""
 
 
-def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...]) -> Table:
-    """Marks the best of every column; columns without any entry are left out."""
+def number_table(
+    title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...], against: str = "best A"
+) -> Table:
+    """Marks the best of every column; columns without any entry are left out. `against` is what rows are compared
+    with."""
     columns = [Column(name, "lower" if name == "F" else "higher") for name in metrics]
     marks = []
     for column in columns:
@@ -56,9 +59,9 @@ def number_table(title: str, metrics: Sequence[str], rows: Sequence[Row], notes:
             Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
             for sample, of_column in zip(samples, marks)
         ]
-        cells.append((row.name, row.seeds, *numbers, *row.against_best))
+        cells.append((row.name, row.seeds, *numbers, *row.against))
     rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
-    names = ("method", "seeds", *columns, "p", "A - best A")
+    names = ("method", "seeds", *columns, "p", f"A - {against}")
     used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
     body = [tuple(row[at] for at in used) for row in cells]
     return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
@@ -91,17 +94,23 @@ def comparison_table(
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
     with_baselines: bool = True,
+    against: str | None = None,
 ) -> Table:
-    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with the best row's.
+    """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with that of the row
+    `against`, by default the best.
 
-    Above them the features that were not learned, as far as they were measured; with `with_paper`, the published
-    numbers below ours.
+    Runs of one method with different settings are separate rows. Above them the features that were not learned, as far
+    as they were measured; with `with_paper`, the published numbers below ours.
     """
     require_comparable(runs)
+    runs = with_variants(runs) if by == "method" else runs
     rows = method_rows(runs, protocol, by)
     ranked = [row for row in rows if row.ranked and "A" in row.samples]
-    best = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
-    rows = [replace(row, against_best=_against(row, best, protocol)) for row in rows]
+    if against is None:
+        other = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
+    else:
+        other = _row_called(against, rows)
+    rows = [replace(row, against=_against(row, other, protocol)) for row in rows]
     benchmark = runs[0].metrics.benchmark
     paper = published.published_rows(benchmark, protocol) if with_paper else {}
     if with_paper and not paper:
@@ -119,7 +128,7 @@ def comparison_table(
         baselines |= run.baseline_accuracies(protocol)
     baselines |= levels(runs, protocol) if with_baselines else {}
     above = [Row(name, {"A": Sample(value, None, 1)}, "baseline", ranked=False) for name, value in baselines.items()]
-    notes = [OVER_SEEDS, *_test_notes(rows, best)]
+    notes = [OVER_SEEDS, *_test_notes(rows, other, is_best=against is None)]
     if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
         notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
     notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
@@ -135,7 +144,8 @@ def comparison_table(
     about = runs[0].metrics.fingerprint
     knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
     title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
-    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)))
+    compared = "best A" if against is None or other is None else f"A of {other.name}"
+    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
 
 
 def require_comparable(runs: Sequence[Run]) -> None:
@@ -186,19 +196,30 @@ def _recall_note(measured: Sequence[Compatibility], runs: int) -> str:
     )
 
 
+def _row_called(name: str, rows: Sequence[Row]) -> Row:
+    """By its full name, or by its method if it is the only row of that."""
+    called = [row for row in rows if row.name == name] or [row for row in rows if row.runs[0].method == name]
+    if len(called) > 1:
+        raise UserError(f"{name!r} is the method of several rows; name one: {', '.join(row.name for row in called)}.")
+    if not called or "A" not in called[0].samples:
+        raise unknown("row", name, [row.name for row in rows if "A" in row.samples])
+    return called[0]
+
+
 def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:
     return [Row("  paper", samples, seeds="3", ranked=False)] if samples else []
 
 
-def _test_notes(rows: Sequence[Row], best: Row | None) -> list[str]:
+def _test_notes(rows: Sequence[Row], other: Row | None, is_best: bool) -> list[str]:
     """What the last two columns are, if they are there."""
     columns = []
-    if any(row.against_best[0] for row in rows):
+    if any(row.against[0] for row in rows):
         columns.append("p of a t-test over seeds (paired where methods share at least two seeds)")
-    if any(row.against_best[1] for row in rows):
+    if any(row.against[1] for row in rows):
         columns.append("the difference in A on shared seeds with its 95% paired bootstrap interval over test images")
-    assert best is not None or not columns
-    return [f"compared with {best.name}, the best A: {', and '.join(columns)}"] if best and columns else []
+    if other is None or not columns:
+        return []
+    return [f"compared with {other.name}{', the best A' * is_best}: {', and '.join(columns)}"]
 
 
 def config_differences(runs: Sequence[Run]) -> list[str]:
@@ -219,15 +240,15 @@ def config_differences(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _against(row: Row, best: Row | None, protocol: str) -> tuple[str, str]:
-    """(p of the t-test on A, difference in A with its bootstrap interval); empty for the best row itself."""
-    if best is None or row is best:
+def _against(row: Row, other: Row | None, protocol: str) -> tuple[str, str]:
+    """(p of the t-test on A, difference in A with its bootstrap interval); empty for the other row itself."""
+    if other is None or row is other:
         return "", ""
-    test = t_test(row.samples["A"], best.samples["A"]) if "A" in row.samples else None
+    test = t_test(row.samples["A"], other.samples["A"]) if "A" in row.samples else None
     p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
-    shared = {run.seed for run in row.runs} & {run.seed for run in best.runs}
+    shared = {run.seed for run in row.runs} & {run.seed for run in other.runs}
     ours, theirs = (
-        _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, best)
+        _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, other)
     )
     if ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
         return p, ""

@@ -111,7 +111,7 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
         name = safe_name(members[0].metrics.benchmark)
         names[name] += 1
         identifier = name if names[name] == 1 else f"{name}-{names[name]}"
-        distinct, repeated = _without_twins(_with_variants(members))
+        distinct, repeated = _without_twins(with_variants(members))
         grouped.append(Study(identifier, distinct))
         damaged += repeated
     return grouped, damaged
@@ -124,7 +124,7 @@ def _setting(metrics: RunMetrics) -> str:
     return json_digest([fields, metrics.task_names])
 
 
-def _with_variants(runs: list[Run]) -> list[Run]:
+def with_variants(runs: Sequence[Run]) -> list[Run]:
     """Runs of one method with different settings are told apart by them: `epochs=48`."""
     named = []
     for run in runs:
