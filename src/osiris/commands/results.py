@@ -62,9 +62,9 @@ def compare_command(
 ) -> None:
     """Compare finished runs: methods over seeds, the best and second best marked.
 
-    Runs of one method with different seeds make one row; with different settings, several. Runs that were measured under different protocols are
-    refused: their numbers mean different things. The first rows are features that were not learned: the untrained
-    encoder, and what `osiris evaluate RUN --baseline NAME` measured.
+    Runs of one method with different seeds make one row, runs with different settings several. Runs that were measured
+    under different protocols are refused: their numbers mean different things. The first rows are features that were
+    not learned: the untrained encoder, and what `osiris evaluate RUN --baseline NAME` measured.
 
     Examples:
       osiris compare runs/ft-0 runs/ft-1 runs/osiris-d-0 runs/osiris-d-1
