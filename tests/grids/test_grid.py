@@ -182,8 +182,4 @@ def test_the_grid_of_the_published_results_can_start():
     for grid in grids:
         grid.check()
     runs = [run for grid in grids for run in grid.runs()]
-    assert (
-        len(runs)
-        == len({run.name for run in runs})
-        == 3 * (26 + 7 + 6 + 6 + 5 + 6 + 1 + 8 + 3 + 1 + 1 + 4) + 3 + 5 * (20 + 1 + 4 + 2 + 5)
-    )
+    assert len(runs) == len({run.name for run in runs}) > 400
