@@ -1,5 +1,7 @@
 """tinyworld: deterministic, ordered by environment, and not to be solved from raw pixels."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,20 @@ def test_more_images_never_change_the_earlier_ones():
     assert swapped_labels.tolist() == [30] * 3 + [7] * 3
     np.testing.assert_array_equal(swapped[:3], few[:3])
     np.testing.assert_array_equal(swapped[3:], many[labels == 7][:3])
+
+
+def test_the_pictures_are_the_same_on_every_cpu(monkeypatch):
+    """Compared before they are rounded to eight bits, which hides most differences in the last digit."""
+    digest = hashlib.sha256()
+
+    def painted(*arguments):
+        picture = painting.paint(*arguments)
+        digest.update(picture.astype("<f4").tobytes())
+        return picture
+
+    monkeypatch.setattr(tinyworld, "paint", painted)
+    digest.update(tinyworld.render("test", 2)[0].tobytes())
+    assert digest.hexdigest()[:16] == "ba914f9a25bbb5fa"
 
 
 def test_splits_classes_and_images_differ(world):

@@ -23,7 +23,7 @@ from osiris.data.tinyworld import objects, painting
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
 
 VERSION = 4
-"""Grows whenever a pixel changes; part of the checksum."""
+"""Key of the random numbers: another one draws every image anew."""
 SPLITS = ("train", "test")
 CHUNK = 16
 """Images painted at a time: few enough for the processor's cache."""

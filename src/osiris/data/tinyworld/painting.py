@@ -95,10 +95,10 @@ def meadow(x: Field, y: Field, r: Uniform) -> Field:
     hue = between(r(), 0.28, 0.31)
     sky = colour(between(r(), 0.50, 0.53), between(r(), 0.15, 0.2), between(r(), 0.6, 0.66))
     grass = colour(hue, between(r(), 0.44, 0.5), between(r(), 0.38, 0.44))
-    ridge = between(r(), -0.6, 0.1) + 0.12 * np.sin(x * between(r(), 2, 5) + 6.3 * r())
-    near = ridge + between(r(), 0.3, 0.6) + 0.1 * np.sin(x * between(r(), 2, 5) + 6.3 * r())
+    ridge = between(r(), -0.6, 0.1) + 0.12 * s.in_double(np.sin, x * between(r(), 2, 5) + 6.3 * r())
+    near = ridge + between(r(), 0.3, 0.6) + 0.1 * s.in_double(np.sin, x * between(r(), 2, 5) + 6.3 * r())
     picture = mix(sky, grass * 0.75 + 0.12, covered(ridge - y))
-    blades = 0.5 + 0.5 * np.sin(x * between(r(), 25, 40) + 3 * np.sin(y * 5 + 6.3 * r()))
+    blades = 0.5 + 0.5 * s.in_double(np.sin, x * between(r(), 25, 40) + 3 * s.in_double(np.sin, y * 5 + 6.3 * r()))
     return mix(picture, mix(grass * 0.85, grass * 1.15, blades), covered(near - y))
 
 
@@ -144,8 +144,8 @@ def placed(draw: Draw, turn: float, x: Field, y: Field, r: Uniform) -> tuple[Fie
     """The object's two distances, in units of the picture, at a place, size, angle and stretch of its own."""
     scale = between(r(), 0.55, 0.85)
     dx, dy = (x - between(r(), -0.3, 0.3)) / scale, (y - between(r(), -0.3, 0.3)) / scale
-    angle, stretch = between(r(), -turn, turn), np.exp(between(r(), -0.07, 0.07))
-    cosine, sine = np.cos(angle), np.sin(angle)
+    angle, stretch = between(r(), -turn, turn), s.in_double(np.exp, between(r(), -0.07, 0.07))
+    cosine, sine = s.in_double(np.cos, angle), s.in_double(np.sin, angle)
     body, marks = draw((cosine * dx + sine * dy) * stretch, (cosine * dy - sine * dx) / stretch, r())
     return body * scale, None if marks is None else marks * scale
 
@@ -162,7 +162,7 @@ def paint(draw: Draw, turn: float, environment: Environment, words: np.ndarray) 
     fill = colour(between(r(), *environment.hues), between(r(), *environment.saturations), between(r(), 0.8, 1.0))
     ink = colour(between(r(), *environment.hues), between(r(), 0.1, 0.4), between(r(), 0.15, 0.35))
     light = between(r(), 0, 2 * np.pi)
-    slope = np.cos(light) * x + np.sin(light) * y
+    slope = s.in_double(np.cos, light) * x + s.in_double(np.sin, light) * y
 
     picture = environment.background(x, y, r)
     shadow = covered(body - between(r(), 0.02, 0.1), 0.2)

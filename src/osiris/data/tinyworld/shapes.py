@@ -14,30 +14,38 @@ Field = np.ndarray
 """float32 [n, side, side]"""
 
 
+def in_double(function: np.ufunc, *arguments: Field) -> Field:
+    """Compute in float64 and round: NumPy's float32 sine, cosine, ... depend on the vector instructions of the CPU."""
+    return function(*arguments, dtype=np.float64).astype(np.float32)
+
+
+def length(u: Field, v: Field) -> Field:
+    return np.sqrt(u * u + v * v)
+
+
 def circle(u: Field, v: Field, radius: float | Field) -> Field:
-    return np.sqrt(u * u + v * v) - radius
+    return length(u, v) - radius
 
 
 def box(u: Field, v: Field, half_width: float | Field, half_height: float | Field, corner: float = 0.0) -> Field:
     """A rectangle with rounded corners; exact outside, the larger overlap inside."""
     x, y = np.abs(u) - (half_width - corner), np.abs(v) - (half_height - corner)
-    outside = np.hypot(np.maximum(x, 0), np.maximum(y, 0))
+    outside = length(np.maximum(x, 0), np.maximum(y, 0))
     return outside + np.minimum(np.maximum(x, y), 0) - corner
 
 
 def ellipse(u: Field, v: Field, half_width: float, half_height: float) -> Field:
     """The distance to first order: the implicit function over the length of its gradient."""
     x, y = u / half_width, v / half_height
-    length = np.hypot(x, y)
-    gradient = np.hypot(x / half_width, y / half_height)
-    return length * (length - 1) / np.maximum(gradient, 1e-6)
+    radius, gradient = length(x, y), length(x / half_width, y / half_height)
+    return radius * (radius - 1) / np.maximum(gradient, 1e-6)
 
 
 def segment(u: Field, v: Field, start: tuple[float, float], end: tuple[float, float], width: float) -> Field:
     """A stroke with round ends from `start` to `end`, `width` being its half-width."""
     (a, b), (c, d) = start, end
     along = np.clip(((u - a) * (c - a) + (v - b) * (d - b)) / ((c - a) ** 2 + (d - b) ** 2), 0, 1)
-    return np.hypot(u - a - along * (c - a), v - b - along * (d - b)) - width
+    return length(u - a - along * (c - a), v - b - along * (d - b)) - width
 
 
 def strokes(u: Field, v: Field, lines: tuple[tuple[float, float, float, float], ...], width: float) -> Field:
@@ -48,10 +56,10 @@ def strokes(u: Field, v: Field, lines: tuple[tuple[float, float, float, float], 
 def fold(u: Field, v: Field, count: int) -> tuple[Field, Field]:
     """Turn every point into the first of `count` equal sectors, whose middle points up; symmetric about it."""
     sector = np.float32(2 * np.pi / count)
-    angle = np.arctan2(u, -v)
+    angle = in_double(np.arctan2, u, -v)
     angle -= sector * np.round(angle / sector)
-    radius = np.sqrt(u * u + v * v)
-    return radius * np.cos(angle), np.abs(radius * np.sin(angle))
+    radius = length(u, v)
+    return radius * in_double(np.cos, angle), np.abs(radius * in_double(np.sin, angle))
 
 
 def polygon(u: Field, v: Field, count: int, radius: float) -> Field:
@@ -66,8 +74,8 @@ def star(u: Field, v: Field, count: int, radius: float, inner: float) -> Field:
     along, across = fold(u, v, count)
     half = np.pi / count
     dx, dy = inner * np.cos(half) - radius, inner * np.sin(half)
-    length = np.hypot(dx, dy)
-    return ((along - radius) * np.float32(dy / length)) - across * np.float32(dx / length)
+    edge = np.hypot(dx, dy)
+    return ((along - radius) * np.float32(dy / edge)) - across * np.float32(dx / edge)
 
 
 def ring(distance: Field, half_width: float | Field) -> Field:
@@ -99,5 +107,5 @@ def dots(u: Field, v: Field, period: float | Field, radius: float) -> Field:
 
 def checks(u: Field, v: Field, period: float | Field) -> Field:
     """A chess board whose squares have half the period as their side."""
-    wave = np.sin(2 * np.pi / period * u) * np.sin(2 * np.pi / period * v)
-    return wave.astype(np.float32) * np.float32(0.16)
+    frequency = np.float32(2 * np.pi) / period
+    return in_double(np.sin, frequency * u) * in_double(np.sin, frequency * v) * np.float32(0.16)
