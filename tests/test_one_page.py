@@ -123,3 +123,9 @@ def test_the_knn_answers_as_the_package_does() -> None:
     bank, test, classes = torch.randn(90, 8), torch.randn(40, 8), torch.arange(90) % 6
     expected = ask(bank, test, [Question("class", classes, 6)], k=20, temperature=0.1)["class"].prediction
     assert torch.equal(page.knn(nn.Identity(), bank, classes, test), expected)
+
+
+def test_the_page_of_the_docs_includes_the_example() -> None:
+    """In the block form: `ruff format` takes the short form for Python and breaks it."""
+    text = Path(page.__file__).parents[1].joinpath("docs", "one-page.md").read_text(encoding="utf-8")
+    assert "\n--8<--\nexamples/osiris_d_on_one_page.py\n--8<--\n" in text
