@@ -27,7 +27,7 @@ class Patches(nn.Module):
 
 preset = sys.argv[1] if len(sys.argv) > 1 else "fast"
 run = osiris.train("osiris-d", "tinyworld", preset=preset, encoder=Patches, out="runs/own-encoder")
-print(f"accuracy {run.metrics['class-agnostic'].A:.1f} percent, of the untrained encoder", end=" ")
+print(f"accuracy {run.metrics['class-agnostic'].A:.1f} percent, untrained encoder", end=" ")
 print(f"{run.metrics['class-agnostic'].untrained:.1f} percent")
 
 # In another process, make the class known first: run directories name an encoder but hold no code.

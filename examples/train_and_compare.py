@@ -1,4 +1,4 @@
-"""Train fine-tuning and osiris-d on the embedded images, compare them and write a report.
+"""Train fine-tuning and osiris-d on the built-in images, compare them and write a report.
 
 python examples/train_and_compare.py            minutes
 python examples/train_and_compare.py smoke      seconds; the numbers mean nothing

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "index": ("index", "make or update the index of images, by which they are found"),
     "search": ("index", "find the images that are most similar to one image"),
     "duplicates": ("index", "find groups of images that are nearly the same"),
-    "novel": ("index", "find the images of a folder that are unlike all known ones"),
+    "novel": ("index", "list the images of a folder, those least like all known ones first"),
     "export": ("learner", "write the encoder of a state or run for use without osiris"),
     "status": ("learner", "show what a state has learned from and what it contains"),
     "sweep": ("sweep", "train several methods with several seeds"),

@@ -93,7 +93,7 @@ def choose_preset(device: str = "auto") -> tuple[str, str]:
     kind = choose_device(device).type
     if kind == "cpu":
         return "fast", "there is no GPU"
-    faster = " (--preset gpu, in bf16 and compiled, needs a sixth of the time by count; not measured yet)"
+    faster = " (--preset gpu, in bf16 and compiled, needs a sixth of the time: estimated, not measured yet)"
     return "paper", f"there is a GPU{faster if kind == 'cuda' else ''}"
 
 

@@ -85,7 +85,7 @@ def test_the_command_refuses_before_anything_starts(tmp_path: Path, capsys: pyte
         (["--methods", "ft", "--jobs", "0", "--plan"], "--jobs 0: give"),
         (["--methods", "ft", "--processes", "0"], "--processes 0: give"),
         (["--methods", "ft", "osirisd", "--plan"], "Did you mean 'osiris-d'?"),
-        (["--methods", "ft", "--set", "seed=3,4"], "seed is no setting"),
+        (["--methods", "ft", "--set", "seed=3,4"], "seed cannot be a setting"),
         (["--methods", "ft", "--set", "tau=1", "tau=2"], "--set names tau twice"),
         (["--grid", str(tmp_path / "grid.toml"), "--seeds", "7"], "leave out --seeds"),
     )

@@ -74,7 +74,7 @@ def indexed(state: Path) -> list[str]:
 def test_what_people_do_with_it(state: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", str(state), str(photos)]) == 0
     out, _ = shown(capsys)
-    assert "9 new" in out and "index: 9 images; 9 of the encoder after episode 1 (that of today)" in out
+    assert "9 new" in out and "index: 9 images; 9 of the encoder after episode 1 (the current one)" in out
     vectors = np.concatenate([part.rows.vectors for part in Index(state / "index").parts])
     features = Learner(state).embed([photos / name for name in sorted(os.listdir(photos))])  # noqa: PTH208
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -152,7 +152,7 @@ def test_after_an_episode(learned_twice: Path, state: Path, photos: Path, capsys
     assert "after episode 1, which cannot be compared" in shown(capsys)[0]
     assert main(["index", str(learned_twice), str(photos)]) == 0
     out, _ = shown(capsys)
-    assert "9 embedded again" in out and "9 of the encoder after episode 2 (that of today)" in out
+    assert "9 embedded again" in out and "9 of the encoder after episode 2 (the current one)" in out
     hits = Learner(learned_twice).search(photos / "5.png").hits
     assert hits[0].path == photos / "5.png" and hits[0].similarity == pytest.approx(1, abs=1e-5)
 

@@ -370,7 +370,7 @@ def test_the_first_episode_is_announced_and_judged(
     scores = learner(tmp_path / "state").status()["observations"].episodes[0].reference
     assert scores is not None
     low, high = scores.interval
-    text = f"{scores.accuracy:.1f} % right (95% interval {low:.1f} to {high:.1f}, 12 images)"
+    text = f"{scores.accuracy:.1f}% correct (95% interval {low:.1f} to {high:.1f}, 12 images)"
     assert (
         f"after 2026-01: labelled images: {text}" in shown.out
         and f"chance 50.0, pixels {scores.pixels:.1f}." in shown.out

@@ -120,12 +120,11 @@ def test_the_page_is_clean_and_the_card_has_the_accuracy(state: Path, tmp_path: 
     export(run, tmp_path / "encoder", "safetensors")
     card, scores = (tmp_path / "encoder" / "README.md").read_text(), run.observations.episodes[-1].reference
     assert scores is not None and "accuracy was not measured" not in card
-    assert f"KNN accuracy: {scores.accuracy:.1f} % (95% interval" in card and "pretrained" not in card
+    assert f"KNN accuracy: {scores.accuracy:.1f}% (95% interval" in card and "pretrained" not in card
     run.__dict__["observations"] = replace(run.observations, start=scores)
     export(run, tmp_path / "encoder", "safetensors")
     assert (
-        f"the pretrained start {scores.accuracy:.1f} % (+0.0, p = 1.000)"
-        in (tmp_path / "encoder/README.md").read_text()
+        f"the pretrained start {scores.accuracy:.1f}% (+0.0, p = 1.000)" in (tmp_path / "encoder/README.md").read_text()
     )
 
 

@@ -46,7 +46,7 @@ def index_command(
 
     Only new and changed files are embedded; files that are gone are marked. After an episode of `osiris observe`, a
     sample of the files is embedded again and the vectors of the others are mapped. What was embedded before an
-    interruption is kept: repeat the command to go on.
+    interruption is kept: repeat the command to continue.
 
     Examples:
       osiris index state photos
@@ -56,7 +56,7 @@ def index_command(
         state: The directory of a state or of a finished run; the index is the folder `index` in it.
         folders: Folders of images, at any depth. Only files below them are read.
         refresh: Embed files of earlier versions of the encoder again, the oldest versions first.
-        minutes: Stop after this time; the next call goes on. None means no limit.
+        minutes: Stop after this time; the next call continues. None means no limit.
         recall: Say how many images to embed again if the estimated recall@10 of mapped vectors is lower.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
@@ -81,7 +81,7 @@ def index_command(
         say(str(status))
     shown = " ".join(map(str, (state, *folders)))
     if done.waiting:
-        notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} goes on.")
+        notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")
     if poor := status.below(recall):
         expected = poor * (done.seconds_per_image or 0)
         limit = f" --minutes {math.ceil(expected / 60)}" if expected else ""
@@ -149,8 +149,8 @@ def duplicates_command(
 ) -> None:
     """Find groups of images in the index that are nearly the same.
 
-    Two images are in one group if a chain of images connects them in which each is as similar to the next as --cosine
-    says. With folders, only images below them are compared, and the largest groups are drawn on a contact sheet.
+    Two images are in one group if a chain of images connects them in which each has at least the similarity --cosine
+    to the next. With folders, only images below them are compared, and the largest groups are drawn on a contact sheet.
 
     Examples:
       osiris duplicates state
@@ -198,7 +198,7 @@ def novel_command(
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Order the images of a folder by how unlike they are to all images of the index.
+    """List the images of a folder, those least like the images of the index first.
 
     Examples:
       osiris novel state photos/2027-01

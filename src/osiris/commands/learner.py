@@ -87,7 +87,7 @@ def observe_command(
         each: Each folder in the given folder is an episode; they are learned in the order of their names.
         discard: Go back to the state before an episode that was interrupted.
         undo: Go back to the state before the last episode (once: only that state is kept).
-        new_reference: The images of --reference are others than those of earlier calls, and replace them.
+        new_reference: The images of --reference differ from those of earlier calls, and replace them.
         quiet: No progress display.
     """
     if folder is None and not forget and reference is None and not discard and not undo:
@@ -95,7 +95,7 @@ def observe_command(
             "give a folder of images to learn from, --reference FOLDER, --forget FILE, --discard or --undo."
         )
     if (discard or undo) and (discard == undo or folder is not None or forget or reference is not None):
-        raise UserError("give --discard or --undo alone, and whatever else is to be done with a call of its own.")
+        raise UserError("give --discard or --undo alone, and use a separate call for anything else.")
     options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
     options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
     given = {option: value for option, value in options.items() if value is not None}

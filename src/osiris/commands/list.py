@@ -36,7 +36,7 @@ class Args:
     what: tyro.conf.Positional[Literal["all", "methods", "benchmarks", "presets"]] = "all"
     """What to list: all, methods, benchmarks or presets."""
     cost: bool = False
-    """Of methods: encoder passes for each image of X, counted by running one step of each method."""
+    """For methods: encoder passes for each image of X, counted by running one step of each method."""
     encoder: Annotated[EncoderConfig, tyro.conf.arg(name="")] = field(default_factory=EncoderConfig)
     projector: Annotated[ProjectorConfig, tyro.conf.arg(name="")] = field(default_factory=ProjectorConfig)
     memory_size: int = 500

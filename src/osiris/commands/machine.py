@@ -28,15 +28,15 @@ REQUIREMENT = re.compile(r"(?P<package>[\w-]+)[^;]*(;.*extra == ['\"](?P<extra>\
 def bench_command(repeats: int = 5) -> None:
     """Measure how fast osiris-d trains on this machine, in a few minutes; on a GPU, by precision.
 
-    Beside the images per second stand the rate as a part of that of the encoder passes alone, and the FLOP/s as a part
-    of those of a matrix product.
+    Shows the images per second, their rate as a fraction of that of the encoder passes alone, and the FLOP/s as a
+    fraction of those of a matrix product.
 
     Examples:
       osiris bench
       osiris bench --repeats 9
 
     Args:
-        repeats: Turns per measurement; the median is shown.
+        repeats: Repeats of each measurement; the median is shown.
     """
     import torch
 

@@ -30,7 +30,7 @@ def report_command(
     """Make report.html, and every figure (SVG, PNG) and table (CSV, Markdown, LaTeX), from finished runs.
 
     The page is self-contained: it can be sent, archived or opened offline. Sections that the given runs do not support
-    are left out, and a line at its end says which run would add them.
+    are left out, and a line at the end says which run would add them.
 
     Examples:
       osiris report runs --out report

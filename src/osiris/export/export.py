@@ -77,7 +77,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
                 raise
             difference = None
         if difference is not None and not difference < TOLERANCE:
-            raise UserError(f"as {format}, the encoder computes other features (difference {difference:.1e}).")
+            raise UserError(f"as {format}, the encoder computes different features (difference {difference:.1e}).")
         write_text(place / "README.md", model_card(run, loaded, format, difference))
         for name in files:
             (place / name).replace(out / name)
@@ -119,7 +119,7 @@ def model_card(run: Run, loaded: LoadedEncoder, format: Format, difference: floa
         difference=difference,
         rows={name: _plain(text) for name, text in rows.items()},
         reference=_reference(run),
-        accuracies=[f"{one.A:.1f} % ({name})" for name, one in metrics.protocols.items() if one.A is not None],
+        accuracies=[f"{one.A:.1f}% ({name})" for name, one in metrics.protocols.items() if one.A is not None],
     )
 
 
@@ -131,11 +131,11 @@ def _reference(run: Run) -> str:
     if scores is None:
         return ""
     change = against(known.start, scores)
-    start = f"; the pretrained start {known.start.accuracy:.1f} % ({change})" if known.start and change else ""
-    accuracy = "{:.1f} % (95% interval {:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
+    start = f"; the pretrained start {known.start.accuracy:.1f}% ({change})" if known.start and change else ""
+    accuracy = "{:.1f}% (95% interval {:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
     return (
         f"{accuracy} on {scores.images} labelled images of {len(scores.classes)} classes, each classified by its "
-        f"{scores.k} nearest among the others; raw pixels {scores.pixels:.1f} %, chance {scores.chance:.1f} %{start}"
+        f"{scores.k} nearest among the others; raw pixels {scores.pixels:.1f}%, chance {scores.chance:.1f}%{start}"
     )
 
 

@@ -64,7 +64,7 @@ def resolve(config: MethodConfig) -> Method:
             method = replace(method, **{field: value})
             changes.append(f"{field.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{field}={value}")
     if config.second_space == "copy" and not method.copies_g:
-        raise UserError(f"--second-space copy: g of {method.objective.kind} has another shape than h; leave it out.")
+        raise UserError(f"--second-space copy: g of {method.objective.kind} differs in shape from h; leave it out.")
     check(method)
     return replace(method, name=method.name + (f"[{','.join(changes)}]" if changes else ""))
 

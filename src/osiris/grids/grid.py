@@ -78,7 +78,7 @@ class GridRun:
         settings = dict(self.settings)
         for name in ("method", "benchmark", "seed", "preset"):
             if name in settings:
-                raise UserError(f"{name} is no setting: the grid itself says which ones the runs have.")
+                raise UserError(f"{name} cannot be a setting: the grid itself says which ones the runs have.")
         encoder = settings.pop("encoder", None)
         options = {option: text.split() if option in LISTS else text for option, text in settings.items()}
         given = options | {"method": self.method, "seed": self.seed}

@@ -226,4 +226,4 @@ def _ask(command: list[str]) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
-        raise UserError(f"SLURM does not answer `{' '.join(command)}`: {str(reason).strip()}") from None
+        raise UserError(f"SLURM did not answer `{' '.join(command)}`: {str(reason).strip()}") from None

@@ -1,4 +1,4 @@
-"""Vectors of an earlier version of the encoder, mapped to the version of today, and how well that works."""
+"""Vectors of an earlier version of the encoder, mapped to the current version, and how well that works."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class VersionStatus:
     def __str__(self) -> str:
         text = f"{self.images:,} of the encoder after episode {self.episode}"
         if self.current:
-            return f"{text} (that of today)"
+            return f"{text} (the current one)"
         if self.map is None:
             return f"{text}, which cannot be compared: osiris index STATE FOLDER... makes a map"
         return (

@@ -29,7 +29,7 @@ MOST_NAMED = 5
 """Files that were left out and are named one by one."""
 
 Pairs = tuple[np.ndarray, np.ndarray]
-"""L2-normalised vectors [n, d] of the same images by an earlier encoder and by that of today."""
+"""L2-normalised vectors [n, d] of the same images by an earlier encoder and by the current one."""
 
 
 @dataclass
@@ -198,7 +198,7 @@ class _Update:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def earlier(self) -> list[Version]:
-        """Versions of rows that count, other than that of today; the oldest first."""
+        """Versions of rows that count, other than the current one; the oldest first."""
         found = {part.version.digest: part.version for part in self.index.parts if part.live.any()}
         return sorted(
             (one for digest, one in found.items() if digest != self.version.digest), key=lambda one: one.episode

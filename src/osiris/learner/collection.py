@@ -99,7 +99,7 @@ class Collection(Estimator):
         Args:
             folders: Only files below them are read.
             refresh: Embed the files of earlier versions of the encoder again, the oldest versions first.
-            minutes: The time for all of it. Another call goes on.
+            minutes: The time for all of it. Another call continues.
         """
         places = _paths(folders)
         if not places:
@@ -197,7 +197,7 @@ class Collection(Estimator):
         return _read_version(path.absolute(), path.stat().st_mtime_ns, episode)
 
     def _memory_pairs(self, old: Version) -> Pairs | None:
-        """Vectors of the memory's images by an encoder whose weights are still there, and by that of today."""
+        """Vectors of the memory's images by an encoder whose weights are still there, and by the current one."""
         weights = self._files.all_weights().get(old.episode - 1)
         if weights is None or version_of(weights, old.episode).digest != old.digest:
             return None

@@ -41,13 +41,13 @@ class Estimator:
         raise NotImplementedError
 
     def fit(self, images: Any, y: object = None) -> Self:
-        """Learn from one episode, from the beginning. A state that exists is never discarded: `partial_fit` learns on,
+        """Learn from one episode, from the beginning. A state that exists is never discarded: `partial_fit` continues,
         and `sklearn.frozen.FrozenEstimator(learner)` is used as it is."""
         if self.path is None:
             self._temporary = None
         elif RunDirectory(self.folder).config.exists():
             raise UserError(
-                f"fit starts from the beginning, but {self.path} holds a state. Call partial_fit to learn on, wrap the "
+                f"fit starts from the beginning, but {self.path} holds a state. Call partial_fit to continue, wrap the "
                 "learner in sklearn.frozen.FrozenEstimator to use it as it is, or choose another path."
             )
         return self.observe(images)

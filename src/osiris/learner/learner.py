@@ -145,7 +145,7 @@ class Learner(Collection):
             only_if_better: Keep the encoder from before the episode if the labelled images get significantly worse with
                 the new one (the memory takes the images all the same). Their accuracy is then not an unbiased test
                 any more.
-            new_reference: The labelled images are others than those of earlier calls, and replace them.
+            new_reference: The labelled images differ from those of earlier calls, and replace them.
         """
         labelled, new = None if reference is None else Path(reference), not self._files.config.exists()
         check_folder(self.folder, images, name)

@@ -171,7 +171,7 @@ def verdict(observations: Observations) -> str:
         if parts:
             said.append(f"On the images of the memory they moved by {' and '.join(parts)} (1 - cosine).")
         if last.same_neighbours is not None:
-            said.append(f"{last.same_neighbours:.0f} % of their nearest neighbours are the same as before.")
+            said.append(f"{last.same_neighbours:.0f}% of their nearest neighbours are the same as before.")
         return " ".join(said)
     low, high = scores.interval
     before = next((one.reference for one in reversed(earlier) if one.reference is not None), None)
@@ -180,7 +180,7 @@ def verdict(observations: Observations) -> str:
     parts = [f"chance {scores.chance:.1f}", f"pixels {scores.pixels:.1f}"]
     parts += [f"{name} {old.accuracy:.1f} ({one})" for name, (old, one) in changes.items() if old and one]
     said.append(
-        f"labelled images: {scores.accuracy:.1f} % right (95% interval {low:.1f} to {high:.1f}, "
+        f"labelled images: {scores.accuracy:.1f}% correct (95% interval {low:.1f} to {high:.1f}, "
         f"{scores.images} images); {', '.join(parts)}."
     )
     level = "chance" if low <= scores.chance else "raw pixels" if low <= scores.pixels else None

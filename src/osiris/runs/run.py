@@ -100,7 +100,7 @@ class Run:
         record = read_received(self.files.config, dict)
         settings = record.get("config", record)
         if not isinstance(settings, dict):
-            raise UserError(f"{self.files.config} is not the config.json of a run: its `config` is no object.")
+            raise UserError(f"{self.files.config} is not the config.json of a run: its `config` is not an object.")
         return flat(settings)
 
     @cached_property

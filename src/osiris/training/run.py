@@ -230,7 +230,7 @@ class Training:
         """Learn from one episode: its steps, its end, its weights, its evaluation. `accept`: see `Engine.end`."""
         settings, every = self.config.engine, self.config.evaluation.evaluate_every
         if accept is not None and self.position.step > 0 and self.engine.before is None:
-            raise UserError("this episode was begun without --only-if-better: finish it without, too.")
+            raise UserError("this episode was begun without --only-if-better: finish it without it.")
         self.engine.guarded = accept is not None
         self.log.meter.resume()
         for event in self._events(episode, every, accept):
