@@ -72,7 +72,8 @@ def test_a_damaged_evaluation_of_images_that_are_gone_leaves_a_gap(
     capsys.readouterr()
     page = make_report([copy], tmp_path / "report").read_text()
     assert "evaluation after 2026-01: it was damaged or missing when its images were gone" in page
-    assert not capsys.readouterr().err
+    printed = capsys.readouterr().err.splitlines()
+    assert not [line for line in printed if not line.startswith("report: ")], "progress, on a slow machine"
 
 
 def test_the_card_names_an_encoder_of_your_own(state: Path) -> None:
