@@ -72,16 +72,25 @@ def described(svg: str, field: str) -> str:
 
 
 def commands(report: Path) -> str:
-    """The command lines; runs that differ only in seed and folder share one."""
+    """A command line for all runs that differ only in method, seed and folder."""
     page = (report / "report.html").read_text(encoding="utf-8")
-    lines: dict[str, list[str]] = {}
+    methods: dict[str, list[str]] = {}
+    seeds: dict[str, set[int]] = {}
     for command in re.findall(r'<li id="run-\d+".*?<code>(.*?)</code>', page):
         plain = re.sub(r" --(out|quiet)( [^-]\S*)?", "", unescape(command))
         if "--config" in plain:  # of a grid, whose file says how it would be typed
             plain = json.loads(Path(shlex.split(plain)[3]).read_text(encoding="utf-8"))["command"]
-        seed = re.search(r"--seed (\d+)", plain)
-        lines.setdefault(re.sub(r" --seed \d+", "", plain), []).append(seed[1] if seed else "0")
-    shown = [f"{line} --seed S      # S = {', '.join(sorted(seeds, key=int))}" for line, seeds in lines.items()]
+        method, benchmark, others, seed = re.fullmatch(
+            r"osiris train --method (\S+) --benchmark (\S+)(.*?)(?: --seed (\d+))?", plain
+        ).groups("0")  # pyright: ignore[reportOptionalMemberAccess]
+        line = f"osiris sweep --methods {{}} --benchmarks {benchmark}{others}"
+        if method not in methods.setdefault(line, []):
+            methods[line].append(method)
+        seeds.setdefault(line, set()).add(int(seed))
+    shown = [
+        f"{line.format(' '.join(names))} --seeds {' '.join(map(str, sorted(seeds[line])))} --out runs"
+        for line, names in methods.items()
+    ]
     return "\n".join([*shown, "osiris report runs --out report"])
 
 

@@ -183,7 +183,7 @@ class Table:
 
     def _notes(self, best: str, second: str) -> list[str]:
         used = ", ".join(text for mark, text in (("best", best), ("second", second)) if mark in self.marks)
-        return [f"{used} of a column, as printed; equal values share the mark"] * bool(used) + list(self.notes)
+        return [f"{used} of a column, after rounding; ties are all marked"] * bool(used) + list(self.notes)
 
 
 def _plain(text: str) -> str:
