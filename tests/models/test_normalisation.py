@@ -12,6 +12,7 @@ import tiny_runs
 from osiris.config import Config, with_options
 from osiris.errors import UserError
 from osiris.framework.representations import Average
+from osiris.models import normalisation
 from osiris.models.external import encoder_name
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm, set_mode
 from osiris.presets import configure
@@ -39,6 +40,26 @@ def test_batch_norm_is_torchs_and_its_statistics_can_be_frozen() -> None:
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
     ours(images * 3 + 1)
     assert not torch.equal(ours.running_mean, before["running_mean"])
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_statistics_over_processes_are_in_float32(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's own in one process. The layer sees more than 65,504 values of a channel, the most that half precision
+    can count."""
+    images = (3 * torch.randn(17, 2, 64, 64) + 2).to(precision)
+    results = []
+    for world in (1, 2):
+        monkeypatch.setattr(normalisation, "world_size", lambda world=world: world)
+        monkeypatch.setattr(normalisation, "sum_over_processes", lambda value: value)
+        layer, leaf = BatchNorm(2), images.clone().requires_grad_()
+        output = layer(leaf)
+        (gradient,) = torch.autograd.grad(output.float().pow(3).sum(), leaf)
+        results.append((output, gradient, layer.running_mean, layer.running_var))
+    (one, *gradient_and_statistics), (other, *others) = results
+    assert one.dtype == other.dtype == precision
+    torch.testing.assert_close(other.float(), one.float(), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(others[0].float(), gradient_and_statistics[0].float(), rtol=0.02, atol=0.1)
+    torch.testing.assert_close(others[1:], gradient_and_statistics[1:], rtol=1e-5, atol=1e-6)
 
 
 OPTIONS = {

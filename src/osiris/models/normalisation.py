@@ -49,16 +49,19 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         if world_size() == 1 or not self.training:
             return super().forward(input)
         # Two-pass moments: mean first, then the mean of squared differences, as one process would compute them.
+        # In float32, as torch's kernels: in half precision, sums over a large batch and even its size overflow.
+        wide = input.float() if input.dtype.itemsize < 4 else input
         axes = [axis for axis in range(input.ndim) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(input.ndim)]
-        count = sum_over_processes(input.new_full((1,), input.numel() / input.shape[1])).detach()
-        mean = sum_over_processes(input.sum(axes)) / count
-        centred = input - mean.view(shape)
+        count = sum_over_processes(wide.new_full((1,), input.numel() / input.shape[1])).detach()
+        mean = sum_over_processes(wide.sum(axes)) / count
+        centred = wide - mean.view(shape)
         variance = sum_over_processes(centred.square().sum(axes)) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        result = normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        return result.to(input.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
