@@ -1,5 +1,7 @@
 """GroupNorm, BatchNorm, and the mode in which an encoder is trained, whatever flags it came with."""
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,32 @@ def test_averages_and_passes_follow_the_mode(chosen: str, dependent: bool) -> No
             engine_of(with_options(config, {"micro_batch": 4}))
     else:
         assert train_all(engine_of(with_options(config, {"micro_batch": 4}))).memory.filled == 12
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """As timm has them: what the layer is replaced by would not do the same."""
+
+
+def test_a_batch_norm_of_the_encoders_own_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its batch matters, and where its statistics must not move: in a bad step and in the Fisher."""
+    module = seeded()
+    module.blocks.get_submodule("0").norm = OwnNorm(8)
+    with pytest.raises(UserError, match="--merge"):
+        engine_of(settings(module, statistics="batch", merge=0.5, freeze=0.0))
+    engine = engine_of(settings(module, "ewc", statistics="batch", merge=1.0, freeze=0.0))
+    encoder, learning = engine.networks.encoder, engine.config.learning
+    phase, *_ = plan_episodes(engine.benchmark, engine.method, learning)
+    before = copy.deepcopy(encoder)
+    handle = engine.model.register_forward_hook(lambda _, inputs, output: (output[0] * math.nan, output[1]))
+    assert not bool(engine.step(phase, 0).finite)
+    handle.remove()
+    engine.end(phase)
+    assert [name for name in moved_statistics(before, encoder) if "tracked" not in name] == []
+    assert bool(engine.step(phase, 1).finite) and "blocks.0.norm.running_mean" in moved_statistics(before, encoder)
+    monkeypatch.setattr(normalisation, "world_size", lambda: 2)
+    with pytest.raises(UserError, match=r"blocks\.0\.norm \(OwnNorm\) .* --statistics frozen"):
+        set_mode(encoder, True, False)
+    set_mode(encoder, False, False)
 
 
 def test_gradients_do_not_depend_on_micro_batches_with_frozen_statistics() -> None:
