@@ -118,8 +118,11 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     if not refused:
         engine.begin(stretch[1])
         return
-    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
+    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight") as told:
         engine.begin(stretch[1])
+    weight = float(str(told.value).split("--past-weight ")[1].split()[0])
+    at_last = largest * excess * 2  # in task 3, if the second Fisher is like the first
+    assert 0.03 * 2 * weight * at_last == pytest.approx(0.5 * 2 * 1.9, rel=0.01), "half of the bound"
 
 
 def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
