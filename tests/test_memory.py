@@ -109,15 +109,17 @@ def test_fifo_holds_the_newest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_minred_removes_the_older_of_the_most_similar_pair(seed: int) -> None:
-    """Against one removal at a time in a list. Slots 1 and 4 of the visited images are not yet trained on."""
+@pytest.mark.parametrize(("size", "unvisited"), [(9, (1, 4)), (8, ())])
+def test_minred_removes_the_older_of_the_most_similar_pair(size: int, unvisited: tuple[int, ...], seed: int) -> None:
+    """Against one removal at a time in a list. Some images are not yet trained on. The memory of 8 images must once
+    remove exactly half of those that it has."""
     random = generator(seed, "test")
-    memory = MinRed(9, (3, 1, 1), {"feature": 3})
+    memory = MinRed(size, (3, 1, 1), {"feature": 3})
     values: dict[int, torch.Tensor] = {}
     stored: list[int] = []  # in order of arrival
     for step, count in enumerate((6, 5, 3, 2, 4)):
         sources = torch.arange(10 * step, 10 * step + count)
-        excess = max(0, len(stored) + count - 9)
+        excess = max(0, len(stored) + count - size)
         candidates = [source for source in stored if values[source].norm() > 0]
         leaving = stored[:excess]
         if len(candidates) >= 2 * excess:
@@ -136,7 +138,7 @@ def test_minred_removes_the_older_of_the_most_similar_pair(seed: int) -> None:
         stored = [source for source in stored if source not in leaving] + sources.tolist()
         assert sorted(memory.source[: memory.filled].tolist()) == sorted(stored)
         values |= {source: torch.zeros(3) for source in sources.tolist()}
-        visited = [slot for slot in range(memory.filled) if slot not in (1, 4)]
+        visited = [slot for slot in range(memory.filled) if slot not in unvisited]
         features = torch.randn(len(visited), 3, generator=random)
         memory.rewrite("feature", torch.tensor(visited), features)
         values |= {int(memory.source[slot]): feature for slot, feature in zip(visited, features)}

@@ -1,5 +1,7 @@
 """GroupNorm, BatchNorm, and the mode in which an encoder is trained, whatever flags it came with."""
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import tiny_runs
 from osiris.config import Config, with_options
 from osiris.errors import UserError
 from osiris.framework.representations import Average
+from osiris.models import normalisation
 from osiris.models.external import encoder_name
 from osiris.models.normalisation import BatchNorm, frozen_statistics, group_norm, set_mode
 from osiris.presets import configure
@@ -39,6 +42,26 @@ def test_batch_norm_is_torchs_and_its_statistics_can_be_frozen() -> None:
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
     ours(images * 3 + 1)
     assert not torch.equal(ours.running_mean, before["running_mean"])
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_statistics_over_processes_are_in_float32(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's own in one process. The layer sees more than 65,504 values of a channel, the most that half precision
+    can count."""
+    images = (3 * torch.randn(17, 2, 64, 64) + 2).to(precision)
+    results = []
+    for world in (1, 2):
+        monkeypatch.setattr(normalisation, "world_size", lambda world=world: world)
+        monkeypatch.setattr(normalisation, "sum_over_processes", lambda value: value)
+        layer, leaf = BatchNorm(2), images.clone().requires_grad_()
+        output = layer(leaf)
+        (gradient,) = torch.autograd.grad(output.float().pow(3).sum(), leaf)
+        results.append((output, gradient, layer.running_mean, layer.running_var))
+    (one, *gradient_and_statistics), (other, *others) = results
+    assert one.dtype == other.dtype == precision
+    torch.testing.assert_close(other.float(), one.float(), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(others[0].float(), gradient_and_statistics[0].float(), rtol=0.02, atol=0.1)
+    torch.testing.assert_close(others[1:], gradient_and_statistics[1:], rtol=1e-5, atol=1e-6)
 
 
 OPTIONS = {
@@ -136,6 +159,32 @@ def test_averages_and_passes_follow_the_mode(chosen: str, dependent: bool) -> No
             engine_of(with_options(config, {"micro_batch": 4}))
     else:
         assert train_all(engine_of(with_options(config, {"micro_batch": 4}))).memory.filled == 12
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """As timm has them: what the layer is replaced by would not do the same."""
+
+
+def test_a_batch_norm_of_the_encoders_own_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its batch matters, and where its statistics must not move: in a bad step and in the Fisher."""
+    module = seeded()
+    module.blocks.get_submodule("0").norm = OwnNorm(8)
+    with pytest.raises(UserError, match="--merge"):
+        engine_of(settings(module, statistics="batch", merge=0.5, freeze=0.0))
+    engine = engine_of(settings(module, "ewc", statistics="batch", merge=1.0, freeze=0.0))
+    encoder, learning = engine.networks.encoder, engine.config.learning
+    phase, *_ = plan_episodes(engine.benchmark, engine.method, learning)
+    before = copy.deepcopy(encoder)
+    handle = engine.model.register_forward_hook(lambda _, inputs, output: (output[0] * math.nan, output[1]))
+    assert not bool(engine.step(phase, 0).finite)
+    handle.remove()
+    engine.end(phase)
+    assert [name for name in moved_statistics(before, encoder) if "tracked" not in name] == []
+    assert bool(engine.step(phase, 1).finite) and "blocks.0.norm.running_mean" in moved_statistics(before, encoder)
+    monkeypatch.setattr(normalisation, "world_size", lambda: 2)
+    with pytest.raises(UserError, match=r"blocks\.0\.norm \(OwnNorm\) .* --statistics frozen"):
+        set_mode(encoder, True, False)
+    set_mode(encoder, False, False)
 
 
 def test_gradients_do_not_depend_on_micro_batches_with_frozen_statistics() -> None:

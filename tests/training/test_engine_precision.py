@@ -63,6 +63,16 @@ def test_the_gradient_norm_is_logged_without_the_scale() -> None:
     assert norms[-1] == pytest.approx(float(whole.step(phase, 0).values["gradient_norm"]), rel=0.05)
 
 
+def test_the_scale_is_part_of_the_state() -> None:
+    engine, (phase, *_) = build(MethodConfig("ft"), precision="16")
+    fresh = engine.scaler.state_dict()
+    engine.step(phase, 0)
+    assert engine.scaler.state_dict() != fresh
+    again, _ = build(MethodConfig("ft"), precision="16")
+    again.restore(engine.state())
+    assert again.scaler.state_dict() == engine.scaler.state_dict()
+
+
 def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="compiler"):

@@ -14,10 +14,12 @@ from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
+from osiris.runs.state import digest
 from osiris.training import estimate
 from osiris.training.engine import Engine
 from osiris.training.estimate import check_memory, encoder_flops, estimate_memory, estimate_seconds
 from osiris.training.schedule import Episode, plan_episodes
+from tiny import composed, tiny_engine
 from tiny_runs import benchmark, config, train, with_learning
 
 CPU = torch.device("cpu")
@@ -64,6 +66,25 @@ def test_the_estimate_is_what_autograd_keeps(method: str) -> None:
     measured = sum(stored.values())
     predicted = estimate_memory(engine, stretch)
     assert measured < predicted["activations"] < 2 * measured + 200_000
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [("pnr", "mocov2+(queue_size=11)"), ("pocon", "byol"), ("er", "swav(clusters=7,queue_size=6)"), ("ewc", "mocov3")],
+)
+def test_an_estimate_leaves_nothing_behind(method: str, objective: str) -> None:
+    """Each start of a run makes one. Its images, which are black, do not enter a queue."""
+    states = []
+    for estimated in (False, True):
+        engine, stretch = tiny_engine(composed(method, objective), epochs=1)
+        for phase in stretch[:2]:
+            if estimated:
+                estimate_memory(engine, stretch)
+            engine.begin(phase)
+            engine.step(phase, 0)
+            engine.end(phase)
+        states.append(digest(engine.state()))
+    assert states[0] == states[1]
 
 
 def test_more_of_anything_needs_more() -> None:

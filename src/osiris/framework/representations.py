@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from osiris.models.config import ProjectorConfig
 from osiris.models.encoder import feature_count, is_external
 from osiris.models.heads import projector
-from osiris.models.normalisation import BatchNorm
+from osiris.models.normalisation import AnyBatchNorm, BatchNorm
 from osiris.processes import gather
 from osiris.randomness import scoped
 
@@ -104,7 +104,7 @@ class Networks(nn.Module):
         super().__init__()
         self.encoder, self.projector_config, self.together = encoder, config, together
         self.features = feature_count(encoder, image_shape)
-        self.batch_norm = any(isinstance(layer, BatchNorm) and layer.training for layer in encoder.modules())
+        self.batch_norm = any(isinstance(layer, AnyBatchNorm) and layer.training for layer in encoder.modules())
         """Whether the features of an image depend on its batch."""
         self.external = is_external(encoder)
         self.heads = nn.ModuleDict()

@@ -39,7 +39,11 @@ class GroupNorm(nn.GroupNorm):
             return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
-class BatchNorm(nn.modules.batchnorm._BatchNorm):
+AnyBatchNorm = nn.modules.batchnorm._BatchNorm
+"""Also those that an encoder defines itself, such as timm's with an activation: they stay as they are."""
+
+
+class BatchNorm(AnyBatchNorm):
     """BatchNorm over the batch of all processes, for [B, C] and [B, C, H, W] (torch's own refuses the CPU)."""
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -49,16 +53,19 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         if world_size() == 1 or not self.training:
             return super().forward(input)
         # Two-pass moments: mean first, then the mean of squared differences, as one process would compute them.
+        # In float32, as torch's kernels: in half precision, sums over a large batch and even its size overflow.
+        wide = input.float() if input.dtype.itemsize < 4 else input
         axes = [axis for axis in range(input.ndim) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(input.ndim)]
-        count = sum_over_processes(input.new_full((1,), input.numel() / input.shape[1])).detach()
-        mean = sum_over_processes(input.sum(axes)) / count
-        centred = input - mean.view(shape)
+        count = sum_over_processes(wide.new_full((1,), input.numel() / input.shape[1])).detach()
+        mean = sum_over_processes(wide.sum(axes)) / count
+        centred = wide - mean.view(shape)
         variance = sum_over_processes(centred.square().sum(axes)) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        result = normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        return result.to(input.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -78,17 +85,22 @@ def set_mode(encoder: nn.Module, batch_statistics: bool, dropout: bool) -> None:
     """
     encoder.train(dropout)
     for name, layer in encoder.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, AnyBatchNorm):
             tracked, trained = layer.running_mean is not None, layer.weight is None or layer.weight.requires_grad
             if not tracked and not batch_statistics:
                 raise UserError(f"the encoder's {name} has no running statistics to be frozen; use --statistics batch.")
             layer.train(batch_statistics and (trained or not tracked))
+            if layer.training and world_size() > 1 and not isinstance(layer, BatchNorm):
+                raise UserError(
+                    f"the encoder's {name} ({type(layer).__name__}) would see its process' part of a batch alone; use "
+                    "--statistics frozen, or one process."
+                )
 
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """A context in which BatchNorm uses batch statistics and does not update the running ones."""
-    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
+    layers = [layer for layer in module.modules() if isinstance(layer, AnyBatchNorm)]
     before = [layer.track_running_stats for layer in layers]
     for layer in layers:
         layer.track_running_stats = False

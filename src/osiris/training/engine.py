@@ -20,7 +20,7 @@ from osiris.framework.methods import Method
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
-from osiris.models.normalisation import BatchNorm
+from osiris.models.normalisation import AnyBatchNorm
 from osiris.randomness import generator, scoped
 from osiris.runs.state import Position
 from osiris.training.build import build_model
@@ -105,7 +105,7 @@ class Engine:
         self.running_statistics = [
             statistic
             for layer in self.model.modules()
-            if isinstance(layer, BatchNorm) and layer.running_mean is not None and layer.running_var is not None
+            if isinstance(layer, AnyBatchNorm) and layer.running_mean is not None and layer.running_var is not None
             for statistic in (layer.running_mean, layer.running_var)
         ]
         if config.engine.compile:

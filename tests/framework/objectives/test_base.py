@@ -11,6 +11,9 @@ from osiris.framework.terms import TaskContext
 from osiris.runs.state import digest
 from tiny import OBJECTIVES, composed, situation, tiny_engine, train
 
+AVERAGES = [("ft", "byol", 1), ("ft", "mocov2+(queue_size=5)", 0.999), ("ft", "mocov3", 1)]
+"""With the share of the old average at the end of a task."""
+
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
@@ -24,11 +27,11 @@ def test_the_first_task_is_ft_with_the_same_objective(objective: str) -> None:
     assert len(set(states)) == 1
 
 
-@pytest.mark.parametrize("method", ["ft", "cla-b"])
-def test_moving_averages_follow(method: str) -> None:
+@pytest.mark.parametrize(("method", "objective", "final"), [*AVERAGES, ("cla-b", None, 0.999)])
+def test_moving_averages_follow(method: str, objective: str | None, final: float) -> None:
     """BYOL: after the k-th step tau = 1 - 0.01 (1 + cos(pi (k - 1) / T)) / 2; it restarts in every task, weights carry
-    on. cla-b: tau = 0.999 from the first step on."""
-    engine, stretch = tiny_engine(composed(method, "byol" if method == "ft" else None), epochs=1)
+    on. MoCo v2+: up to 0.999 instead of 1. cla-b: tau = 0.999 from the first step on."""
+    engine, stretch = tiny_engine(composed(method, objective), epochs=1)
     owner = engine.networks.objective if method == "ft" else engine.model.terms["past"]
     live = [*engine.networks.encoder.parameters(), *engine.networks.heads["g"].parameters()]
     parts = [owner.get_submodule(f"average_{name}.network") for name in ("encoder", "head")]
@@ -40,7 +43,7 @@ def test_moving_averages_follow(method: str) -> None:
         engine.begin(phase)
         for step in range(phase.steps):
             engine.step(phase, step)
-            cosine = 1 - 0.01 * (1 + math.cos(math.pi * step / phase.steps)) / 2
+            cosine = final - (final - 0.99) * (1 + math.cos(math.pi * step / phase.steps)) / 2
             tau = cosine if method == "ft" else 0.999
             wanted = [tau * before + (1 - tau) * now.detach() for before, now in zip(wanted, live)]
             torch.testing.assert_close(averages, wanted, rtol=1e-5, atol=1e-7)

@@ -2,8 +2,11 @@
 
 import copy
 
+import pytest
 import torch
+from torch import Tensor
 
+from osiris.framework import losses
 from osiris.runs.state import digest
 from tiny import composed, tiny_engine, train
 
@@ -17,6 +20,20 @@ def test_prototypes_rest_in_the_first_epochs_of_each_task() -> None:
             engine.step(phase, step)
             after = engine.networks.objective.prototype_vectors()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             assert torch.equal(before, after) == (step < phase.steps_per_epoch)
+
+
+def test_the_queue_joins_the_assignment_from_its_epoch_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every task anew."""
+    engine, stretch = tiny_engine(composed("ft", "swav(clusters=7,queue_size=4,queue_epoch=1)"), epochs=2)
+    rows, sinkhorn = list[int](), losses.sinkhorn
+
+    def counted(scores: Tensor) -> Tensor:
+        rows.append(scores.shape[1])
+        return sinkhorn(scores)
+
+    monkeypatch.setattr(losses, "sinkhorn", counted)
+    train(engine, stretch[:2])
+    assert rows == 2 * [8, 8, 4, 8 + 4, 8 + 4, 4 + 4]
 
 
 def test_the_epoch_of_swav_is_part_of_the_state() -> None:

@@ -1,11 +1,16 @@
 """EWC: the Fisher, its normalisers, and the bound beyond which a task is refused."""
 
+import math
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 import naive
 from osiris.errors import UserError
+from osiris.framework.representations import Representations
 from osiris.framework.terms import Elastic
 from osiris.framework.terms.ewc import normaliser
 from osiris.randomness import generator
@@ -31,10 +36,10 @@ def views_of(engine: Engine, phase: Episode, indices: Tensor, purpose: str, step
     return engine.two_views(images, key, slice(0, len(indices)), len(indices))
 
 
-@pytest.mark.parametrize("norm", ["gn", "bn"])
-def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "images"), [("gn", 20), ("bn", 20), ("gn", 18)])
+def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str, images: int) -> None:
     """One pass in full batches with its own random stream, normalised to unit trace; nothing else moves."""
-    engine, (phase, *_) = tiny_engine("ewc", norm=norm)
+    engine, (phase, *_) = tiny_engine("ewc", benchmark=tiny_benchmark(per_task=images), norm=norm)
     engine.begin(phase)
     for step in range(phase.steps):
         engine.step(phase, step)
@@ -42,7 +47,7 @@ def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
     expected, batches = naive_fisher(engine, phase)
     engine.networks.load_state_dict(state)  # the naive pass moved the running statistics
     engine.end(phase)
-    assert batches == 2, "20 images in batches of 8: two full ones"
+    assert batches == 2, "20 images in batches of 8, or 18, of which the last batch of an epoch has 10: two full ones"
     for ours, theirs in zip(fisher(engine), expected):
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-8)
     assert sum(float(value.sum()) for value in fisher(engine)) == pytest.approx(1, rel=1e-5)
@@ -51,9 +56,10 @@ def test_the_fisher_is_the_mean_of_squared_batch_gradients(norm: str) -> None:
     assert all(parameter.grad is None for parameter in engine.networks.parameters())
 
 
-def naive_fisher(engine: Engine, phase: Episode) -> tuple[list[Tensor], int]:
+def naive_fisher(engine: Engine, phase: Episode, most: int = 100) -> tuple[list[Tensor], int]:
+    """Of the first `most` batches."""
     parameters, squares, batches = list(engine.networks.encoder.parameters()), [], 0
-    for step in range(phase.count // phase.batch_size):
+    for step in range(min(most, phase.count // phase.batch_size)):
         indices = batch_positions(phase, engine.config.seed, step, "fisher.order")[: phase.batch_size]
         views = views_of(engine, phase, indices, "fisher.augment", step)
         g = engine.networks.heads["g"]
@@ -77,6 +83,24 @@ def test_fishers_add_up_and_anchors_follow() -> None:
     assert traces == pytest.approx([1, 2, 3], rel=1e-4), "gamma = 1: unit trace for each task"
 
 
+@pytest.mark.parametrize("bad", [{1}, {0, 1}])
+def test_a_batch_without_a_finite_gradient_is_left_out(bad: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two batches: F is that of the other one; without any, F stays as it was."""
+    engine, (phase, *_) = tiny_engine("ewc")
+    expected, _ = naive_fisher(engine, phase, most=1)
+    one_pass = engine._one_pass
+
+    def spoiled(*arguments: Any) -> Iterator[Representations]:
+        for number, rep in enumerate(one_pass(*arguments)):
+            rep.raw("X").mul_(math.inf if number in bad else 1)
+            yield rep
+
+    monkeypatch.setattr(engine, "_one_pass", spoiled)
+    engine.end(phase)
+    for ours, theirs in zip(fisher(engine), expected):
+        torch.testing.assert_close(ours, theirs * (len(bad) == 1), rtol=2e-3, atol=1e-8)
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("sum", 10.0), ("max", 4.0), ("l2", 30**0.5), ("mean", 2.5)])
 def test_normalisers(kind: str, expected: float) -> None:
     values = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [4.0]])]
@@ -94,8 +118,11 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     if not refused:
         engine.begin(stretch[1])
         return
-    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight"):
+    with pytest.raises(UserError, match=r"ewc would diverge in task 2.*--past-weight") as told:
         engine.begin(stretch[1])
+    weight = float(str(told.value).split("--past-weight ")[1].split()[0])
+    at_last = largest * excess * 2  # in task 3, if the second Fisher is like the first
+    assert 0.03 * 2 * weight * at_last == pytest.approx(0.5 * 2 * 1.9, rel=0.01), "half of the bound"
 
 
 def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:

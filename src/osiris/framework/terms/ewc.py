@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from osiris.errors import UserError
 from osiris.framework import losses
@@ -73,11 +73,15 @@ class Elastic(Term):
                 networks.zero_grad(set_to_none=True)
                 networks.objective(rep, (X,), context.tau).backward()
                 average_gradients(networks.parameters())
+                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+                if not torch.isfinite(nn.utils.get_total_norm(gradients)):
+                    continue  # left out like a bad step: F would stay undefined for the rest of the run
                 for into, parameter in zip(total, parameters):
                     if parameter.grad is not None:  # otherwise it is frozen, or has no part in the features
                         into += parameter.grad.square()
                 count += 1
         networks.zero_grad(set_to_none=True)
+        count = max(1, count)
         scale = 1 / (count * normaliser([value / count for value in total], self.normaliser))
         for fisher, anchor, value, parameter in zip(self._values("fisher"), self._values("anchor"), total, parameters):
             fisher.add_(value * scale)

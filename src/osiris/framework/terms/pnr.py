@@ -94,7 +94,7 @@ class PseudoContrast(_PseudoNegatives):
             self.register_buffer("queue_position", torch.zeros((), dtype=torch.int64))
 
     def after_step(self, context: TaskContext) -> None:
-        if self.waiting is not None:
+        if context.task > 0 and self.waiting is not None:  # task 1 is ft: only an estimate of memory has left any
             enqueue(self.get_buffer("queue"), self.get_buffer("queue_position"), self.waiting)
             self.waiting = None
 
