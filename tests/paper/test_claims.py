@@ -169,6 +169,14 @@ def test_a_correlation_over_few_methods_decides_nothing():
     assert judged.verdict == "undecided" and "r = 0.73" in judged.outcomes[0][1].text
 
 
+def test_methods_that_do_not_differ_have_no_correlation():
+    """With a single task, C is 100 for every method."""
+    samples = {(m, "task-aware C"): 100.0 for m in ("ft", "er", "lump", "cassle")}
+    samples |= {(m, "task-aware A"): float(a) for a, (m, _) in enumerate(list(samples), 50)}
+    judged = judge_claim(claim("task-aware-consolidation"), [about("tinyworld", samples)])
+    assert judged.verdict == "not run" and "different" in judged.numbers
+
+
 def test_names_are_unique_and_every_claim_survives_empty_evidence():
     assert len({one.name for one in CLAIMS}) == len(CLAIMS)
     judged = [judge_claim(one, [Evidence("split-cifar100-20"), Evidence("tinyworld")]) for one in CLAIMS]

@@ -218,7 +218,10 @@ def goes_with(evidence: Evidence, one: str, other: str) -> Outcome:
     points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
     if len(points) < 4:
         return not_run(f"4 methods ({len(points)} ran)")
-    r, p = map(float, pearsonr(*zip(*points)))
+    columns = [*zip(*points)]
+    if any(len(set(values)) == 1 for values in columns):
+        return not_run(f"methods with different {one} and different {other}")
+    r, p = map(float, pearsonr(*columns))
     text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
     return _decide(TTest(r, p, len(points), False), text, r)
 
