@@ -105,6 +105,16 @@ def test_one_contradiction_among_many_comparisons_is_corrected_for_their_number(
     assert both.text == "needs runs of a and runs of b and runs of c"
 
 
+def test_methods_that_were_not_run_may_be_the_best():
+    """cassle may forget least, so that lump forgets less than osiris-d says nothing about distillation."""
+    values = {"osiris-d": (5.0, 5.2, 5.1), "ft": (7.0, 7.1, 7.2), "er": (6.0, 6.2, 6.1), "lump": (3.0, 3.1, 3.3)}
+    judged = judge_claim(claim("lowest-forgetting"), [evidence(values)])
+    assert judged.verdict == "not run" and judged.numbers.endswith("runs of ewc and runs of cassle and runs of pocon")
+    alike = {name: (6.0, 6.2, 6.1) for name in ("ewc", "cassle", "pocon")}
+    assert verdicts(evidence(values | alike), "lowest-forgetting") == ["contradicted"]
+    assert verdicts(evidence(values | {"osiris-d": (1.0, 1.2, 1.1)}), "lowest-forgetting") == ["holds"]
+
+
 def test_references_and_ablations_are_not_ranked():
     values = {"osiris-d": (50.0, 51.0, 52.0), "ft": (40.0, 41.0, 42.1), "er": (42.0, 43.1, 44.0)}
     values |= {"lump": (44.0, 45.0, 46.1), "offline": (70.0, 71.0, 72.0), "osiris-d/no-past": (80.0, 81.0, 82.0)}

@@ -191,6 +191,9 @@ def best(
     pairs = [(name, winner) if lowest else (winner, name) for name in others]
     outcomes = [more(*pair, quantity)(evidence) for pair in pairs]
     outcome = every(*outcomes, shorten=True)
+    missing = [name for name in winners if name not in pool]
+    if outcome.verdict == "contradicted" and missing:  # one of them may be the best
+        return not_run(*(f"runs of {name}" for name in missing))
     text, place = outcomes[0].text, "strongest"
     if outcome.verdict == "contradicted":
         text, place = outcome.text, "most certain"
