@@ -142,6 +142,7 @@ def test_a_finished_run_is_left_alone_and_never_overwritten(arrays, tmp_path, ca
         (["--micro-batch", "0"], "micro_batch: Expected `int` >= 1"),
         (["--track-overfitting", "0"], "track_overfitting: Expected `int` >= 1"),
         (["--threads", "0"], "threads: Expected `int` >= 1"),
+        (["--family", "fast", "--norm", "bn"], "--norm bn needs --family resnet"),
         (["--norm", "bn", "--micro-batch", "4"], "--micro-batch would change the statistics of BatchNorm"),
     ],
 )

@@ -34,7 +34,7 @@ class Args:
 
     Examples:
       osiris sweep --methods ft osiris-d offline --seeds 5 6 7 --preset fast --out grids/tinyworld
-      osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 norm=gn,bn --out grids/memory
+      osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 epochs=1,2 --out grids/memory
       osiris sweep --grid grid.toml --out grids/a --plan
       osiris sweep --grid grid.toml --out grids/a --launcher slurm --partition gpu --gpus 1 --cpus 8 --time 240
       osiris sweep --methods osiris-d --search learning_rate=0.01..0.3:log --trials 20 --out grids/rates
@@ -54,7 +54,7 @@ class Args:
     """Options of `osiris train` with their values: memory_size=200,500 learning_rate=0.03."""
     search: tuple[str, ...] = ()
     """Options to search for each method on each benchmark, with the first seed and with validation images instead of
-    the test images: learning_rate=0.01..0.3:log memory_size=100..500 norm=gn,bn."""
+    the test images: learning_rate=0.01..0.3:log memory_size=100..500 optimiser=sgd,muon."""
     trials: int = 20
     """Values to try with --search. Half of them stop after a few tasks, half of the others later, and so on."""
     grid: Path | None = None
