@@ -155,9 +155,15 @@ def test_environments_first_and_last():
     values = {("offline", "indoor"): 44.0, ("ft", "indoor"): 39.0, ("osiris-d", "indoor"): 44.1}
     values |= {("offline", "wild"): 50.0, ("ft", "wild"): 54.0, ("osiris-d", "wild"): 55.0}
     samples = {(method, f"accuracy in {name}"): value for (method, name), value in values.items()}
-    observed = about("structured-tiny-imagenet", samples, ("indoor", "wild"))
+    samples |= {
+        (method, "accuracy in city"): value + 15 for (method, name), value in values.items() if name == "indoor"
+    }
+    places = ("indoor", "city", "wild")
     names = ("last-environment", "first-environments", "osiris-environments", "osiris-remembers")
-    assert verdicts(observed, *names) == ["holds"] * 4
+    assert verdicts(about("structured-tiny-imagenet", samples, places), *names) == ["holds"] * 4
+    samples[("ft", "accuracy in city")] = 70.0
+    observed = about("structured-tiny-imagenet", samples, places)
+    assert verdicts(observed, *names) == ["holds", "contradicted", "holds", "contradicted"]
 
 
 def test_being_among_the_two_best_needs_all_four_methods():
