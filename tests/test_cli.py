@@ -42,6 +42,7 @@ def test_every_command_has_help_with_examples(command, capsys):
     text = capsys.readouterr().out
     assert "xamples:" in text and f"osiris {command}" in text
     assert not re.search(r"usage:.*\bPATH PATH\b", text), "positional arguments have names"
+    assert not re.search(r"usage:.* \]", text), "no gaps in the usage"
     assert not re.search(r"\(default[^)]*\)\W*\(default", text), "a default is said once"
 
 
