@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,8 +119,9 @@ def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
         for trial in ranking[:5]:
             tasks, accuracy = halving.scores[trial]
             say(f"  {accuracy:5.1f} after {tasks} tasks  {searched(trial)}")
-        command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
-        say(f"osiris sweep {command} --set {searched(ranking[0])}")
+        command = ["--methods", first.method, "--benchmarks", first.benchmark, "--preset", first.preset, "--set"]
+        settings = [f"{option}={value}" for option, value in ranking[0].settings if option != "validation"]
+        say(shlex.join(["osiris", "sweep", *command, *settings]))
     say(f"all trials: {args.out / 'search.csv'}")
     return 0
 
