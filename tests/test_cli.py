@@ -68,6 +68,8 @@ def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, ca
     assert re.search(r"encoder family +resnet +resnet +resnet +fast", first) and re.search(
         r"norm +gn +gn +gn +-", first
     )
+    assert main(["list", "presets", "--benchmark", "tinywold"]) == 2
+    assert "Did you mean 'tinyworld'" in capsys.readouterr().err
 
 
 NAMES = (*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space")
