@@ -42,6 +42,7 @@ def test_every_command_has_help_with_examples(command, capsys):
     text = capsys.readouterr().out
     assert "xamples:" in text and f"osiris {command}" in text
     assert not re.search(r"usage:.*\bPATH PATH\b", text), "positional arguments have names"
+    assert not re.search(r"usage:.* \]", text), "no gaps in the usage"
     assert not re.search(r"\(default[^)]*\)\W*\(default", text), "a default is said once"
 
 
@@ -67,6 +68,8 @@ def test_list_is_measured_once_and_then_needs_no_torch(tmp_path, monkeypatch, ca
     assert re.search(r"encoder family +resnet +resnet +resnet +fast", first) and re.search(
         r"norm +gn +gn +gn +-", first
     )
+    assert main(["list", "presets", "--benchmark", "tinywold"]) == 2
+    assert "Did you mean 'tinyworld'" in capsys.readouterr().err
 
 
 NAMES = (*ZOO, "er+/plus-replay", "osiris-d/no-cross", "osiris-r/shared-space")
@@ -142,6 +145,7 @@ def test_a_finished_run_is_left_alone_and_never_overwritten(arrays, tmp_path, ca
         (["--micro-batch", "0"], "micro_batch: Expected `int` >= 1"),
         (["--track-overfitting", "0"], "track_overfitting: Expected `int` >= 1"),
         (["--threads", "0"], "threads: Expected `int` >= 1"),
+        (["--family", "fast", "--norm", "bn"], "--norm bn needs --family resnet"),
         (["--norm", "bn", "--micro-batch", "4"], "--micro-batch would change the statistics of BatchNorm"),
     ],
 )

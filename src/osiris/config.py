@@ -129,6 +129,10 @@ class Config:
         from_dict(to_dict(self))
         if self.learning.warmup_epochs > self.learning.epochs:
             raise UserError(f"--warmup-epochs {self.learning.warmup_epochs} is more than --epochs; use fewer.")
+        if self.encoder.encoder is None and self.encoder.family == "fast" and self.encoder.norm == "bn":
+            raise UserError(
+                "--norm bn needs --family resnet: the encoder of the family fast has no normalisation layers."
+            )
         batch_statistics = self.encoder.batch_norm and self.learning.statistics == "batch"
         if self.engine.micro_batch is not None and batch_statistics:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")

@@ -126,6 +126,15 @@ def test_ties_prefer_the_lower_class_and_the_lower_index():
     assert answer.classes.tolist() == [[1, 2, 3, 4, -1]] * 3  # images 0 to 3 vote
 
 
+def test_votes_are_sums_of_exponentials_to_ten_digits():
+    random = torch.Generator().manual_seed(0)
+    similarity, classes = torch.rand(20, 200, generator=random), torch.randint(5, (20, 200), generator=random)
+    exact = torch.zeros(20, 5, dtype=torch.float64).scatter_add_(1, classes, (similarity.double() / 0.1).exp())
+    votes = vote(similarity, classes, 5, 0.1).double()
+    shares, expected = (part / part.sum(dim=1, keepdim=True) for part in (votes, exact))
+    torch.testing.assert_close(shares, expected, rtol=1e-10, atol=0)
+
+
 def test_masked_votes_without_any_for_the_task_fall_to_its_lowest_class():
     votes = torch.tensor([[0, 0, 0, 9], [0, 5, 0, 9]])
     allowed = torch.tensor([[False, True, True, False]])

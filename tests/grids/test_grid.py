@@ -83,6 +83,11 @@ def test_settings_that_cannot_work_are_refused_before_anything_runs(settings, me
         Grid(("ft",), settings=settings).check()
 
 
+def test_a_benchmark_that_does_not_exist_is_refused_before_anything_runs():
+    with pytest.raises(UserError, match="Did you mean 'tinyworld'"):
+        Grid(("ft",), ("tinyworld", "tinywold")).check()
+
+
 def test_settings_on_the_command_line():
     assert parse_settings(["memory-size=200, 500", "norm=bn"]) == {"memory_size": ("200", "500"), "norm": ("bn",)}
     with pytest.raises(UserError, match="NAME=VALUE"):

@@ -1,6 +1,7 @@
 """Hyper-parameter search: ranges, trials, halving, and that no test image is used."""
 
 import math
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from osiris.cli import main
+from osiris.commands import parse_arguments, sweep
 from osiris.data.config import BenchmarkConfig
 from osiris.data.load import load_benchmark
 from osiris.errors import UserError
@@ -191,3 +193,18 @@ def test_a_search_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert "after 10 tasks" in output and "after 5 tasks" in output and "--set epochs=1" in output
     assert "validation" not in output.splitlines()[-2], "the command for the test images"
     assert len(list(tmp_path.glob("runs/*/metrics.json"))) == 1
+
+
+def test_the_command_for_the_test_images_can_be_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of methods and values may hold what a shell would interpret."""
+    grid = Grid(("lump(alpha=1)",), seeds=(0,), preset="smoke", settings={"blocks": ("1 1 1 1",)})
+    (halving,) = halvings_of(grid, [parse_range(RATE)], 2)
+    halving.scores[halving.trials[0]] = 10, 50.0
+    monkeypatch.setattr(sweep, "run_search", lambda *args: [halving])
+    options = ["--methods", "lump(alpha=1)", "--search", RATE, "--out", str(tmp_path)]
+    assert sweep.sweep_command(options) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("osiris sweep")]
+    args = parse_arguments(sweep.Args, shlex.split(line)[2:], "sweep")
+    assert args.methods == grid.methods and args.set == ("blocks=1 1 1 1", "=".join(halving.trials[0].settings[1]))

@@ -105,6 +105,16 @@ def test_one_contradiction_among_many_comparisons_is_corrected_for_their_number(
     assert both.text == "needs runs of a and runs of b and runs of c"
 
 
+def test_methods_that_were_not_run_may_be_the_best():
+    """cassle may forget least, so that lump forgets less than osiris-d says nothing about distillation."""
+    values = {"osiris-d": (5.0, 5.2, 5.1), "ft": (7.0, 7.1, 7.2), "er": (6.0, 6.2, 6.1), "lump": (3.0, 3.1, 3.3)}
+    judged = judge_claim(claim("lowest-forgetting"), [evidence(values)])
+    assert judged.verdict == "not run" and judged.numbers.endswith("runs of ewc and runs of cassle and runs of pocon")
+    alike = {name: (6.0, 6.2, 6.1) for name in ("ewc", "cassle", "pocon")}
+    assert verdicts(evidence(values | alike), "lowest-forgetting") == ["contradicted"]
+    assert verdicts(evidence(values | {"osiris-d": (1.0, 1.2, 1.1)}), "lowest-forgetting") == ["holds"]
+
+
 def test_references_and_ablations_are_not_ranked():
     values = {"osiris-d": (50.0, 51.0, 52.0), "ft": (40.0, 41.0, 42.1), "er": (42.0, 43.1, 44.0)}
     values |= {"lump": (44.0, 45.0, 46.1), "offline": (70.0, 71.0, 72.0), "osiris-d/no-past": (80.0, 81.0, 82.0)}
@@ -145,9 +155,15 @@ def test_environments_first_and_last():
     values = {("offline", "indoor"): 44.0, ("ft", "indoor"): 39.0, ("osiris-d", "indoor"): 44.1}
     values |= {("offline", "wild"): 50.0, ("ft", "wild"): 54.0, ("osiris-d", "wild"): 55.0}
     samples = {(method, f"accuracy in {name}"): value for (method, name), value in values.items()}
-    observed = about("structured-tiny-imagenet", samples, ("indoor", "wild"))
+    samples |= {
+        (method, "accuracy in city"): value + 15 for (method, name), value in values.items() if name == "indoor"
+    }
+    places = ("indoor", "city", "wild")
     names = ("last-environment", "first-environments", "osiris-environments", "osiris-remembers")
-    assert verdicts(observed, *names) == ["holds"] * 4
+    assert verdicts(about("structured-tiny-imagenet", samples, places), *names) == ["holds"] * 4
+    samples[("ft", "accuracy in city")] = 70.0
+    observed = about("structured-tiny-imagenet", samples, places)
+    assert verdicts(observed, *names) == ["holds", "contradicted", "holds", "contradicted"]
 
 
 def test_being_among_the_two_best_needs_all_four_methods():
@@ -167,6 +183,14 @@ def test_a_correlation_over_few_methods_decides_nothing():
     samples |= {(m, "task-aware A"): float(a) for m, (_, a) in points.items()}
     judged = judge_claim(claim("task-aware-consolidation"), [about("tinyworld", samples)])
     assert judged.verdict == "undecided" and "r = 0.73" in judged.outcomes[0][1].text
+
+
+def test_methods_that_do_not_differ_have_no_correlation():
+    """With a single task, C is 100 for every method."""
+    samples = {(m, "task-aware C"): 100.0 for m in ("ft", "er", "lump", "cassle")}
+    samples |= {(m, "task-aware A"): float(a) for a, (m, _) in enumerate(list(samples), 50)}
+    judged = judge_claim(claim("task-aware-consolidation"), [about("tinyworld", samples)])
+    assert judged.verdict == "not run" and "different" in judged.numbers
 
 
 def test_names_are_unique_and_every_claim_survives_empty_evidence():

@@ -225,6 +225,13 @@ def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, c
     assert alone.hits("class-agnostic") is not None
 
 
+def test_arrays_that_were_cut_are_named(runs, capsys):
+    path = runs / "ft-0" / "evaluation" / "task-02.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["compare", str(runs)]) == 2
+    assert f"{path} is damaged" in " ".join(capsys.readouterr().err.split())
+
+
 EXAMPLE = Table(
     "b_1, task-aware KNN",
     (Column("method"), Column("A", "higher"), Column("F", "lower")),

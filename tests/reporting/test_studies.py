@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osiris.reporting.claims_section import scale_of
 from osiris.reporting.comparison import comparison_table, main_table
 from osiris.reporting.curves import Course
 from osiris.reporting.studies import seeds_of, studies
@@ -53,6 +54,18 @@ def test_settings_that_do_not_fit_into_a_label_are_not_mixed(real_runs: dict[str
     for label in study.by_label:
         assert f"{label}: osiris-d (batch_size=" in notes
     assert "memory_size=20)" in notes
+
+
+def test_the_scale_is_that_of_all_runs(real_runs: dict[str, Path], tmp_path: Path):
+    for name, epochs in (("ft", 1), ("osiris-d", 2)):
+        path = copy_with(real_runs[name], tmp_path / name, 0, learning={"epochs": epochs}) / "config.json"
+        record = json.loads(path.read_text())
+        record["config"]["preset"] = "fast"
+        path.write_text(json.dumps(record))
+    (study,), _ = studies(load_runs([tmp_path]))
+    assert "1 or 2 epochs per task (the paper's: 200)" in scale_of(study)
+    (study,), _ = studies(load_runs([tmp_path / "ft"]))
+    assert "1 epoch per task (the paper's: 200)" in scale_of(study)
 
 
 @pytest.mark.parametrize(

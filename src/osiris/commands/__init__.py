@@ -89,6 +89,7 @@ def tidy_help(text: str) -> str:
     default = r"\(default:\s+(?:None|False)\)|\(default: \)"
     pairs = rf"(--([\w-]+))(, --no-\2)(?=(?:(?!, --no-).)*?(?:{default}))"
     text = re.sub(pairs, lambda found: found[1] + " " * len(found[3]), text, flags=re.DOTALL)
+    text = re.sub(r"\{None\}\|([^\s\]]+)(?=\])", r"\1", text)  # in the usage
     text = re.sub(r"\{None\}\|([^\s\]]+)( *)", lambda found: found[1] + found[2] + " " * 7, text)
     text = re.sub(default, lambda found: re.sub(r"\S", "\0", found[0]), text)
     lines = (line for line in text.split("\n") if line.strip(" \0") or "\0" not in line)

@@ -10,6 +10,7 @@ import msgspec
 import tyro
 
 from osiris.commands import parse_arguments
+from osiris.data.catalogue import parse_name
 from osiris.data.load import describe_benchmarks
 from osiris.errors import UserError
 from osiris.files import write_text
@@ -53,6 +54,7 @@ def list_command(argv: list[str]) -> int:
     for flag, value, high in (("memory-size", args.memory_size, 10**9), ("image-size", args.image_size, 10**5)):
         if not 1 <= value <= high:
             raise UserError(f"--{flag} {value} is out of range; use a value from 1 to {high}.")
+    parse_name(args.benchmark)
     tables = []
     if args.what in ("all", "methods"):
         tables += methods_tables(args)

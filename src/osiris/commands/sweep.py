@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class Args:
 
     Examples:
       osiris sweep --methods ft osiris-d offline --seeds 5 6 7 --preset fast --out grids/tinyworld
-      osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 norm=gn,bn --out grids/memory
+      osiris sweep --methods osiris-r osiris-d --set memory_size=100,250 epochs=1,2 --out grids/memory
       osiris sweep --grid grid.toml --out grids/a --plan
       osiris sweep --grid grid.toml --out grids/a --launcher slurm --partition gpu --gpus 1 --cpus 8 --time 240
       osiris sweep --methods osiris-d --search learning_rate=0.01..0.3:log --trials 20 --out grids/rates
@@ -54,7 +55,7 @@ class Args:
     """Options of `osiris train` with their values: memory_size=200,500 learning_rate=0.03."""
     search: tuple[str, ...] = ()
     """Options to search for each method on each benchmark, with the first seed and with validation images instead of
-    the test images: learning_rate=0.01..0.3:log memory_size=100..500 norm=gn,bn."""
+    the test images: learning_rate=0.01..0.3:log memory_size=100..500 optimiser=sgd,muon."""
     trials: int = 20
     """Values to try with --search. Half of them stop after a few tasks, half of the others later, and so on."""
     grid: Path | None = None
@@ -118,8 +119,9 @@ def run_trials(args: Args, launcher: Launcher, grids: list[Grid]) -> int:
         for trial in ranking[:5]:
             tasks, accuracy = halving.scores[trial]
             say(f"  {accuracy:5.1f} after {tasks} tasks  {searched(trial)}")
-        command = f"--methods {first.method} --benchmarks {first.benchmark} --preset {first.preset}"
-        say(f"osiris sweep {command} --set {searched(ranking[0])}")
+        command = ["--methods", first.method, "--benchmarks", first.benchmark, "--preset", first.preset, "--set"]
+        settings = [f"{option}={value}" for option, value in ranking[0].settings if option != "validation"]
+        say(shlex.join(["osiris", "sweep", *command, *settings]))
     say(f"all trials: {args.out / 'search.csv'}")
     return 0
 

@@ -19,6 +19,7 @@ import msgspec
 
 from osiris.config import Config, to_dict
 from osiris.console import printable, warn
+from osiris.data.catalogue import parse_name
 from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import AnyRecord, Scores, read_record
 from osiris.files import flat, read_json, write_json
@@ -117,6 +118,8 @@ class Grid:
         for name, values in self.settings.items():
             if not values:
                 raise UserError(f"give at least one value for {name}.")
+        for benchmark in self.benchmarks:
+            parse_name(benchmark)
         for run in replace(self, seeds=self.seeds[:1]).runs():
             resolve(run.config.method)
 

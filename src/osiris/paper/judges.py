@@ -191,6 +191,9 @@ def best(
     pairs = [(name, winner) if lowest else (winner, name) for name in others]
     outcomes = [more(*pair, quantity)(evidence) for pair in pairs]
     outcome = every(*outcomes, shorten=True)
+    missing = [name for name in winners if name not in pool]
+    if outcome.verdict == "contradicted" and missing:  # one of them may be the best
+        return not_run(*(f"runs of {name}" for name in missing))
     text, place = outcomes[0].text, "strongest"
     if outcome.verdict == "contradicted":
         text, place = outcome.text, "most certain"
@@ -218,7 +221,10 @@ def goes_with(evidence: Evidence, one: str, other: str) -> Outcome:
     points = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
     if len(points) < 4:
         return not_run(f"4 methods ({len(points)} ran)")
-    r, p = map(float, pearsonr(*zip(*points)))
+    columns = [*zip(*points)]
+    if any(len(set(values)) == 1 for values in columns):
+        return not_run(f"methods with different {one} and different {other}")
+    r, p = map(float, pearsonr(*columns))
     text = f"r = {r:.2f} between {one} and {other} over {len(points)} methods"
     return _decide(TTest(r, p, len(points), False), text, r)
 

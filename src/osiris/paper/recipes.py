@@ -23,6 +23,9 @@ INTERVALS = {
 }
 """Preset -> steps between evaluations inside tasks, and between measurements of overfitting to the memory."""
 
+SMALL_RESNET = {"family": ("resnet",), "width": ("16",), "blocks": ("1 1 1 1",), "stem_stride": ("2",)}
+"""For comparisons of normalisations with presets whose encoder has none."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -46,6 +49,7 @@ class Recipe:
             raise unknown("preset", preset, INTERVALS)
         evaluate_every, track = INTERVALS[preset]
         settings = {"norm": self.norms} if self.norms else {}
+        settings |= SMALL_RESNET if self.norms and preset.startswith("fast") else {}
         settings |= {"evaluate_every": (str(evaluate_every),)} if self.curves else {}
         return settings | ({"track_overfitting": (str(track),)} if self.tracked else {})
 

@@ -62,16 +62,17 @@ def scale_of(study: Study) -> str:
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
     config, published = study.runs[0].config, paper(study.benchmark)
     differences = []
-    names = ("encoder.encoder", "encoder.family", "encoder.width", "learning.epochs")
-    encoder, family, width, epochs = (config.get(name) for name in names)
+    names = ("encoder.encoder", "encoder.family", "encoder.width")
+    encoder, family, width = (config.get(name) for name in names)
+    epochs = sorted({count for run in study.runs if isinstance(count := run.config.get("learning.epochs"), int)})
     if encoder is not None:
         differences.append(f"the encoder {encoder} (the paper's: ResNet-18)")
     elif family == "fast":
         differences.append("a small encoder for CPUs (the paper's: ResNet-18)")
     elif width is not None and width != published.encoder.width:
         differences.append(f"an encoder of width {width} (the paper's: {published.encoder.width})")
-    if epochs is not None and epochs != published.learning.epochs:
-        count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    if epochs not in ([], [published.learning.epochs]):
+        count = "1 epoch" if epochs == [1] else f"{' or '.join(map(str, epochs))} epochs"
         differences.append(f"{count} per task (the paper's: {published.learning.epochs})")
     if per_class := config.get("data.train_per_class"):
         name = None

@@ -114,7 +114,7 @@ def ablations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterat
     yield "environments", comparison.environment_table(study)
     yield bars
     if bars is None:
-        runs = "runs of ft, cassle, lump, d1-only with --norm bn"
+        runs = "runs of ft, cassle, lump, d1-only with --family resnet, --norm gn and --norm bn"
         writer.lacks(f"{study.benchmark}, BatchNorm against GroupNorm: {runs}.")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
@@ -220,7 +220,10 @@ class Run:
         """
         files = files_by_task(self.files.evaluation) or files_by_task(self.path)
         path = files.get(max(files, default=0) if task is None else task)
-        return load_file(path) if path else {}
+        try:
+            return load_file(path) if path else {}
+        except SafetensorError as error:
+            raise UserError(f"{path} is damaged ({error}). Was the copy interrupted?") from None
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
