@@ -99,8 +99,9 @@ def test_one_contradiction_among_many_comparisons_is_corrected_for_their_number(
     holds = judges.Outcome("holds", "", 0.01, True)
     assert judges.every(contradicted, holds).verdict == "contradicted"
     assert judges.every(contradicted, *[holds] * 4).verdict == "undecided"
+    assert judges.every(judges.every(contradicted, holds), holds).verdict == "undecided", "of all comparisons"
     missing = judges.not_run("runs of er")
-    assert judges.every(holds, missing).verdict == "not run" and judges.every(contradicted, missing).p == 0.02
+    assert judges.every(holds, missing).verdict == "not run" and judges.every(contradicted, missing).p == 0.04
     both = judges.every(judges.not_run("runs of a", "runs of b"), judges.not_run("runs of c", "runs of b"))
     assert both.text == "needs runs of a and runs of b and runs of c"
 

@@ -145,7 +145,8 @@ def every(*outcomes: Outcome, shorten: bool = False) -> Outcome:
     deciding = refuted if contradicted else weakest
     text = deciding.text if shorten else "; ".join(outcome.text for outcome in outcomes)
     verdict: Verdict = "contradicted" if contradicted else "holds" if verdicts == {"holds"} else "undecided"
-    return Outcome(verdict, text, deciding.p, in_favour)
+    # Corrected, so that a claim which consists of such claims divides by the number of all comparisons.
+    return Outcome(verdict, text, min(1.0, deciding.p * len(outcomes)) if contradicted else deciding.p, in_favour)
 
 
 @judge
