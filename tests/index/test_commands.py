@@ -127,6 +127,7 @@ def test_without_an_index(state: Path, photos: Path, capsys: pytest.CaptureFixtu
         (["index", "{state}", "{photos}", "--recall", "2"], "--recall 2.0: give a number from 0 to 1"),
         (["index", "{state}", "{photos}", "--minutes", "0"], "--minutes 0.0: give a positive number"),
         (["index", "{photos}", "{photos}"], "has not finished an episode yet"),
+        (["search", "{state}"], "give the image to search for"),
         (["search", "{state}", "{photos}"], "is not a file; give the image"),
         (["search", "{state}", "{photos}/1.png", "--out", "s.png"], "name the folders of the images too"),
         (["search", "{state}", "{photos}", "{photos}/1.png", "--out", "s.txt"], "use a name that ends in .png"),

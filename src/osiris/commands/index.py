@@ -119,6 +119,8 @@ def search_command(
         json: Print the images found as JSON.
     """
 
+    if not places:
+        raise UserError("give the image to search for: osiris search STATE [FOLDER ...] IMAGE.")
     *folders, query = places
     sheet = _sheet(out, "search.png", json, folders)
     if count < 1:
