@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json as json_module
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def index_command(
         counts += [(done.again, "embedded again"), (sum(done.left_out.values()), "left out")]
         say(", ".join(f"{count:,} {name}" for count, name in counts if count) or "no images")
         say(str(status))
-    shown = " ".join(map(str, (state, *folders)))
+    shown = shlex.join(map(str, (state, *folders)))
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} goes on.")
     if poor := status.below(recall):
