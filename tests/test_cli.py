@@ -256,10 +256,13 @@ def test_doctor_finds_a_gpu_that_torch_cannot_use(cuda, advice, monkeypatch, cap
     assert advice in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("option", ["--image-size", "--epochs"])
 @pytest.mark.parametrize("command", ["observe state photos", "train"])
-def test_a_number_that_is_none_is_named_in_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--image-size", "big"]) == 2
-    expected = f"osiris: --image-size big: give a whole number. See `osiris {command.split()[0]} --help`.\n"
+def test_a_number_that_is_none_is_named_in_one_sentence(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), option, "big"]) == 2
+    expected = f"osiris: {option} big: give a whole number. See `osiris {command.split()[0]} --help`.\n"
     assert capsys.readouterr().err == expected
 
 

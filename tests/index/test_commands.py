@@ -127,6 +127,7 @@ def test_without_an_index(state: Path, photos: Path, capsys: pytest.CaptureFixtu
         (["index", "{state}", "{photos}", "--recall", "2"], "--recall 2.0: give a number from 0 to 1"),
         (["index", "{state}", "{photos}", "--minutes", "0"], "--minutes 0.0: give a positive number"),
         (["index", "{photos}", "{photos}"], "has not finished an episode yet"),
+        (["search", "{state}"], "give the image to search for"),
         (["search", "{state}", "{photos}"], "is not a file; give the image"),
         (["search", "{state}", "{photos}/1.png", "--out", "s.png"], "name the folders of the images too"),
         (["search", "{state}", "{photos}", "{photos}/1.png", "--out", "s.txt"], "use a name that ends in .png"),
@@ -147,7 +148,9 @@ def test_after_an_episode(learned_twice: Path, state: Path, photos: Path, capsys
     assert main(["index", str(state), str(photos)]) == 0
     shutil.copytree(state / "index", learned_twice / "index")
     assert main(["search", str(learned_twice), str(photos / "5.png")]) == 2
-    assert "9 vectors of the index are of the encoder after episode 1, which cannot be compared" in shown(capsys)[1]
+    said = shown(capsys)[1]
+    assert "9 vectors of the index are of the encoder after episode 1, which cannot be compared" in said
+    assert "if their folder is gone, `osiris observe STATE --forget FOLDER` removes them" in said
     assert main(["status", str(learned_twice)]) == 0
     assert "after episode 1, which cannot be compared" in shown(capsys)[0]
     assert main(["index", str(learned_twice), str(photos)]) == 0

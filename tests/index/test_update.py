@@ -99,7 +99,7 @@ def test_everything_that_was_left_out_is_counted(photos: Path, index: Index, mon
     encoder = Encoder()
     encoder.before = lambda: (photos / "5.png").unlink(missing_ok=True)  # after the folder was listed
     done = run(index, photos, encoder)
-    assert done.left_out == {"not UTF-8": 1, "cannot be decoded": 2}
+    assert done.left_out == {"not UTF-8": 1, "cannot be decoded": 2} and done.new == 5
     said = " ".join(done.notices)
     for part in (
         "caf\udce9.png was left out: its name is not UTF-8",
@@ -110,7 +110,9 @@ def test_everything_that_was_left_out_is_counted(photos: Path, index: Index, mon
         assert part in said
     assert index_status(Index(index.folder), FIRST).images == 5
     monkeypatch.setattr(update, "MOST_NAMED", 1)
-    assert run(index, photos, encoder).notices[-1].startswith("1 more files were left out")
+    done = run(index, photos, encoder)
+    assert done.notices[-1].startswith("1 more files were left out")
+    assert (done.new, done.unchanged) == (0, 5), "a broken file is tried again, but is not new"
 
 
 def test_a_changed_file_that_cannot_be_decoded_loses_its_vector(photos: Path, index: Index) -> None:

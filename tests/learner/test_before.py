@@ -1,5 +1,7 @@
 """Episodes that were a mistake: noticed, refused, or taken back to the bits before them."""
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -258,18 +260,18 @@ def test_images_that_were_learned_are_noticed(
 def test_an_unfinished_episode_is_never_told_as_learned(
     photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if the folder that is given instead was learned before."""
-    with (
-        asked_to_stop(task=2, step=1),
-        pytest.raises(Stopped, match=f"To go back instead: osiris observe {state} --discard"),
-    ):
+    """Also if the folder that is given instead was learned before. The commands can be pasted into a shell."""
+    state = state.rename(state.parent / "my state #1")
+    back = f"osiris observe {shlex.quote(str(state))} --discard"
+    with asked_to_stop(task=2, step=1), pytest.raises(Stopped, match=re.escape(f"To go back instead: {back}")):
         learner(state).observe(photos / MONTHS[2])
     assert cli.main(["observe", str(state), str(photos / MONTHS[0]), "--quiet"]) == 2
     shown = capsys.readouterr()
-    assert "2026-03 is not finished" in shown.err and "--discard" in shown.err and "after" not in shown.out
+    assert "2026-03 is not finished" in shown.err and back in shown.err and "after" not in shown.out
     assert cli.main(["status", str(state)]) == 0
     shown = capsys.readouterr()
-    assert f"take it back with: osiris observe {state} --discard" in " ".join(shown.err.split())
+    said = " ".join(shown.err.split())
+    assert f"Continue with: {back.removesuffix('--discard')}FOLDER, or take it back with: {back}" in said
     assert "after 2026-02: " in shown.out and "after 2026-03" not in shown.out
 
 

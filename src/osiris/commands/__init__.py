@@ -77,7 +77,7 @@ def _not_a_number(text: str) -> str | None:
         (r"invalid literal for int\(\) with base 10", "whole number"),
         ("could not convert string to float", "number"),
     ):
-        value = re.search(rf"{reason}:\s*'(.*)'", re.sub(r"[\s│]+", " ", text))
+        value = re.search(rf"{reason}:\s*'(.*?)'", re.sub(r"[\s│]+", " ", text))
         if found and value:
             return f"{found[1]} {value[1]}: give a {kind}."
     return None

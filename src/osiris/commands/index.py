@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json as json_module
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def index_command(
         counts += [(done.again, "embedded again"), (sum(done.left_out.values()), "left out")]
         say(", ".join(f"{count:,} {name}" for count, name in counts if count) or "no images")
         say(str(status))
-    shown = " ".join(map(str, (state, *folders)))
+    shown = shlex.join(map(str, (state, *folders)))
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")
     if poor := status.below(recall):
@@ -119,6 +120,8 @@ def search_command(
         json: Print the images found as JSON.
     """
 
+    if not places:
+        raise UserError("give the image to search for: osiris search STATE [FOLDER ...] IMAGE.")
     *folders, query = places
     sheet = _sheet(out, "search.png", json, folders)
     if count < 1:

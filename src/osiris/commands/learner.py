@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -116,11 +117,11 @@ def observe_command(
         elif not each:  # the folder was learned in an earlier episode
             raise UserError(
                 f"{unfinished} is not finished: give its images again, unchanged, or go back with osiris observe "
-                f"{state} --discard."
+                f"{shlex.quote(str(state))} --discard."
             )
     if folder is not None:
         count = len(learner.status()["episodes"])
-        say(f"{state}: {count} episode{'s' * (count > 1)}. `osiris status {state}` shows details.")
+        say(f"{state}: {count} episode{'s' * (count > 1)}. `osiris status {shlex.quote(str(state))}` shows details.")
 
 
 def _after(learner: Learner) -> str:
@@ -238,7 +239,8 @@ def status_command(state: Positional[Path]) -> None:
     table.add_row("all", str(sum(count for _, count in status["episodes"])), str(sum(status["memory"])))
     console.print(table, markup=False)
     if status["unfinished"] is not None:
-        back = f", or take it back with: osiris observe {state} --discard" if "observe" in status["way_on"] else ""
+        discard = f"osiris observe {shlex.quote(str(state))} --discard"
+        back = f", or take it back with: {discard}" if "observe" in status["way_on"] else ""
         number, planned = len(status["episodes"]), status["planned"]
         place = f" (task {number} of {planned})" if number <= planned and not back else ""
         notice(f"{status['unfinished']}{place} is not finished. Continue with: {status['way_on']}{back}")

@@ -142,5 +142,6 @@ def _refuse_mixture(index: Index, version: Version, comparable: set[str]) -> Non
         raise UserError(
             f"{count:,} vectors of the index are of the encoder after episode {', '.join(map(str, episodes))}, which "
             f"cannot be compared with those after episode {version.episode}. `osiris index STATE FOLDER...` embeds a "
-            "sample of their files again and maps the others."
+            "sample of their files again and maps the others; if their folder is gone, `osiris observe STATE --forget "
+            "FOLDER` removes them."
         )

@@ -184,7 +184,9 @@ class _Update:
             failed |= dict.fromkeys(infinite, ("its features are not finite", "without finite features"))
             for path, (reason, kind) in ((paths[row], why) for row, why in failed.items()):
                 self.leave_out(path, reason, kind)
-                if path in self.index.where and listed[path] != _status(*self.index.where[path]):
+                if path not in self.index.where:
+                    self.report.new -= 1
+                elif listed[path] != _status(*self.index.where[path]):
                     self.index.supersede(path)
             names = [paths[row] for row, good in zip(batch.rows, finite.tolist()) if good]
             tries = len(batch.rows) + len(batch.undecodable)

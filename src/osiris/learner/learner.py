@@ -9,6 +9,7 @@ The state is a run directory. It holds the images of the memory, and never needs
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -156,7 +157,7 @@ class Learner(Collection):
             self._refuse_other_settings(config)
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-        again, back = "Give the same command again.", f"osiris observe {self.folder}"
+        again, back = "Give the same command again.", f"osiris observe {shlex.quote(str(self.folder))}"
         opening = Opening(config, self.folder, quiet=quiet, again=again, back=back)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
@@ -280,13 +281,14 @@ class Learner(Collection):
         state, finished = self._state(), self._files.metrics.exists()
         memory, unfinished = state.memory, state.unfinished
         episodes = state.episodes[: state.position.task + 1]  # a run of osiris train knows the later ones too
+        shown = shlex.quote(str(self.folder))
         by_train = bool(self.config.data.benchmark) and state.position.task < state.planned
         files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
         return Status(
             episodes=[(content["name"], content["train"]) for content in episodes],
             unfinished=None if unfinished is None else unfinished["name"],
             planned=state.planned,
-            way_on=f"osiris train --resume {self.folder}" if by_train else f"osiris observe {self.folder} FOLDER",
+            way_on=f"osiris train --resume {shown}" if by_train else f"osiris observe {shown} FOLDER",
             memory=torch.bincount(memory.task, minlength=len(episodes)).tolist(),
             memory_size=memory.size,
             health=self.metrics.evaluations[-1].health if finished else None,

@@ -10,6 +10,7 @@ is keyed, so that a run killed at any moment continues to the same bits.
 from __future__ import annotations
 
 import copy
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -125,7 +126,7 @@ def opened(opening: Opening) -> Iterator[Training]:
             if isinstance(end, Diverged):
                 way_on = advice(opening.out)
             elif directory.config.exists():
-                way_on = opening.again or f"Continue with: osiris train --resume {opening.out}"
+                way_on = opening.again or f"Continue with: osiris train --resume {shlex.quote(str(opening.out))}"
                 if opening.back and run is not None and run.way_back is not None:
                     way_on += f" To go back instead: {opening.back} {run.way_back}"
             else:
@@ -382,7 +383,7 @@ class Training:
 
 def next_episode(out: Path, state: State | None) -> str:
     """The command that continues a run which grows by one folder at a time."""
-    command = f"continue with osiris observe {out} FOLDER"
+    command = f"continue with osiris observe {shlex.quote(str(out))} FOLDER"
     if state is None or state.unfinished is None:
         return command
     return f"{command}, where FOLDER holds the images of {state.unfinished['name']}"
