@@ -143,7 +143,11 @@ def test_a_config_is_read_as_strictly_as_the_command_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"config": []}', '{"config": null}', "{", '{"metrics": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "3", '{"config": []}', '{"config": null}', "{", '{"metrics": 1}', "\xff", "[" * 10**5 + "]" * 10**5],
+    ids=lambda text: text[:16],
+)
 def test_what_is_not_a_config_is_refused_in_one_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
