@@ -242,7 +242,16 @@ def test_a_folder_that_a_received_state_names_is_not_opened(
     assert opened == [named, named], "but nothing else"
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "3", '{"episodes": 3}', '{"episodes": [{"task": "x"}]}', "cut"])
+NOTHING = '{"digest": "a", "images": 0, "k": 1, "classes": [], "accuracy": 1e9, "per_class": [], "pixels": 0}'
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *["", "[]", "3", '{"episodes": 3}', '{"episodes": [{"task": "x"}]}', "cut"],
+        f'{{"episodes": [{{"task": 0, "reference": {NOTHING}}}]}}',
+    ],
+)
 def test_damaged_observations_are_started_again(
     damage: str, photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
