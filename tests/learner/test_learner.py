@@ -272,9 +272,11 @@ def test_damaged_metrics_of_a_state_come_back_with_the_last_episode(
 ) -> None:
     state = tmp_path / "state"
     shutil.copytree(observed, state)
-    (state / "metrics.json").write_text("{")
-    with pytest.raises(UserError, match="Observe the images of the last episode again"):
-        learner(state).status()
+    record = json.loads((state / "metrics.json").read_text())
+    for text in (json.dumps(record | {"evaluations": []}), json.dumps(record | {"task_names": []}), "{"):
+        (state / "metrics.json").write_text(text)
+        with pytest.raises(UserError, match="Observe the images of the last episode again"):
+            learner(state).status()
     learner(state).observe(photos / WEEKS[2])
     assert contents(state) == contents(observed)
 
