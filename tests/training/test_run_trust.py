@@ -176,6 +176,13 @@ def test_a_run_does_not_continue_on_other_data(content: TaskContent, message: st
 # Files of a run
 
 
+def test_a_link_that_is_named_like_a_leftover_is_removed(run: Path) -> None:
+    (run / "evaluation").mkdir(exist_ok=True)
+    (run / ".x.tmp").symlink_to("evaluation")
+    train(SETTINGS, run)
+    assert not (run / ".x.tmp").is_symlink() and (run / "evaluation").is_dir()
+
+
 @pytest.mark.parametrize("name", [".lock", "log.jsonl", "config.json", "checkpoints", "evaluation/x.json"])
 def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str, run: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
