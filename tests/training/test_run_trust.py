@@ -27,6 +27,7 @@ from osiris.errors import Stopped, UserError
 from osiris.evaluation import baselines
 from osiris.files import read_json
 from osiris.models.encoder import build_encoder
+from osiris.runs.directory import RunDirectory
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import digest
 from osiris.training import build
@@ -367,6 +368,15 @@ def test_a_file_system_without_locks(
     with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
         train(SETTINGS, run)
     assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
+
+
+def test_a_lock_on_a_full_disk_is_a_lock_without_a_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", failing(errno.ENOSPC))
+        with RunDirectory(run), pytest.raises(UserError, match="is in use by another process"), RunDirectory(run):
+            pass
+    with RunDirectory(run):
+        assert str(os.getpid()) in (run / ".lock").read_text()
 
 
 def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,8 @@ def lock_directory(path: Path, exclusive: bool = True) -> int:
         os.close(lock)
         raise
     os.truncate(lock, 0)
-    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with contextlib.suppress(OSError):  # on a full disk the lock has no name, but it is one
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return lock
 
 
