@@ -74,7 +74,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it has too many objects or arrays in each other") from None
 
 
 def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -61,6 +61,8 @@ def test_decoded_once_then_memory_mapped(photos: Path, cache_directory: Path, mo
         ("rows.npz", lambda content: content[:-300] + b"\x01" + content[-299:], "labels in rows.npz have changed"),
         ("manifest.json", lambda content: b"{}", "damaged"),
         ("manifest.json", lambda content: b"", "damaged"),
+        ("manifest.json", lambda content: content.replace(b"notices", b"notibes"), "damaged"),
+        ("manifest.json", lambda content: content.replace(b"origin", b"nrigin"), "damaged"),
     ],
 )
 def test_damage_is_found_when_an_entry_is_opened(

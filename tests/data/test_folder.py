@@ -165,6 +165,20 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
         load(tmp_path / "bad", image_size=16)
 
 
+def test_folders_in_each_other_without_end_are_refused(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    for _ in range(300):
+        Path("a").mkdir()
+        os.chdir("a")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(300)  # 1,000 folders would do it by themselves, and pytest could not remove them
+    try:
+        with pytest.raises(UserError, match="too many folders in each other"):
+            load(photos)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def test_a_changed_file_is_noticed(photos: Path) -> None:
     before = load(photos)
     picture(999).save(photos / "day1" / "0.png")

@@ -10,6 +10,8 @@ from pathlib import Path
 import datasets
 import datasets.exceptions
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -65,6 +67,19 @@ def test_pixels_without_labels_or_episodes(tmp_path: Path) -> None:
     assert benchmark.task_names == ("all",) and benchmark.train.label is None and benchmark.test is None
     pixels = benchmark.train.images.take(torch.arange(6)).numpy()
     assert (pixels == np.stack([np.asarray(picture(k)).transpose(2, 0, 1) for k in range(6)])).all()
+
+
+def test_rows_without_an_image_are_skipped_and_rows_without_an_episode_are_refused(tmp_path: Path) -> None:
+    rows = [{"bytes": None, "path": None}, *table(5).cast_column("image", datasets.Image(decode=False))["image"]]
+    pictures_ = pyarrow.array([None, *rows], datasets.Image().pa_type)
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures_}), tmp_path / "empty.parquet")
+    benchmark = load_benchmark(BenchmarkConfig(f"dataset:{tmp_path / 'empty.parquet'}", image_column="image"))
+    assert len(benchmark.train) == 5 and any("2 image(s) could not be decoded" in text for text in benchmark.notices)
+    for missing in (-1, None):
+        days = table(6, day=[0, 1, 0, 1, 0, missing]).cast_column("day", datasets.ClassLabel(names=["mon", "tue"]))
+        days.save_to_disk(tmp_path / f"days{missing}")
+        with pytest.raises(UserError, match="episodes: some images have none"):
+            load(tmp_path / f"days{missing}", episode_column="day")
 
 
 def test_splits_and_class_labels(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 import io
+import os
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import Encoded, LazyImages, Subset, UndecodableImage, decode, image_dimensions
@@ -75,6 +76,21 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(UndecodableImage, match="bomb"):
         decode(encode(picture(7)), None)
+
+
+def test_no_other_program_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow gives EPS to Ghostscript, whatever the name of the file says."""
+    trace = tmp_path / "executed"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {trace}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "cat.jpg").write_bytes(page)
+    for encoded in (tmp_path / "cat.jpg", page):
+        with pytest.raises(UndecodableImage, match="EPS is not read"):
+            decode(encoded, 32)
+    assert not trace.exists()
 
 
 class Counting:

@@ -1,5 +1,6 @@
 """Benchmarks from what a user has in Python: arrays, torch and Hugging Face data sets, folders, lists of paths."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -194,16 +195,34 @@ def test_npz_and_npy_files(tmp_path: Path) -> None:
     assert with_test.test is not None and len(with_test.test) == 4
 
 
+def test_labels_of_thousands_of_digits_are_sorted() -> None:
+    labels = ["9" * 5000, "8"] * (COUNT // 2)
+    assert benchmark_from(IMAGES, labels=labels).class_names == ("8", "9" * 5000)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=IMAGES)
     np.savez(tmp_path / "pickled.npz", images=np.asarray([{"code": 1}], dtype=object), allow_pickle=True)
     (tmp_path / "half.npz").write_bytes((tmp_path / "other.npz").read_bytes()[:500])
     np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((100, 1000, 1000), dtype=np.uint8))
+    np.savez(tmp_path / "number.npz", images=5)
+    np.savez(tmp_path / "name.npz", images=IMAGES, labels=LABELS, class_names="x")
+    np.savez_compressed(tmp_path / "stream.npz", images=IMAGES)
+    with zipfile.ZipFile(tmp_path / "stream.npz") as archive:
+        start = archive.infolist()[0].header_offset + 30 + len("images.npy")
+    content = bytearray((tmp_path / "stream.npz").read_bytes())
+    content[start + 20 : start + 40] = b"\xff" * 20
+    (tmp_path / "stream.npz").write_bytes(content)
+    (tmp_path / "header.npy").write_bytes(b"\x93NUMPY\x01\x00\x40\x00" + b"(" * 64)
     for name, message in (
         ("other.npz", r"other.npz has the arrays x. Give arrays:FILE.npz"),
         ("pickled.npz", r"cannot read .*pickled.npz"),
         ("half.npz", r"cannot read .*half.npz"),
         ("gone.npz", r"cannot read .*gone.npz"),
+        ("number.npz", r"number.npz: images is a single value, not an array"),
+        ("name.npz", r"name.npz: class_names is a single value, not an array"),
+        ("stream.npz", r"cannot read .*stream.npz: Error"),
+        ("header.npy", r"cannot read .*header.npy"),
         ("bomb.npz", r"would unpack to 100,000,\d+, which images do not"),
     ):
         with pytest.raises(UserError, match=message):

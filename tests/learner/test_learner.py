@@ -242,7 +242,16 @@ def test_a_folder_that_a_received_state_names_is_not_opened(
     assert opened == [named, named], "but nothing else"
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "3", '{"episodes": 3}', '{"episodes": [{"task": "x"}]}', "cut"])
+NOTHING = '{"digest": "a", "images": 0, "k": 1, "classes": [], "accuracy": 1e9, "per_class": [], "pixels": 0}'
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *["", "[]", "3", '{"episodes": 3}', '{"episodes": [{"task": "x"}]}', "cut"],
+        f'{{"episodes": [{{"task": 0, "reference": {NOTHING}}}]}}',
+    ],
+)
 def test_damaged_observations_are_started_again(
     damage: str, photos: Path, observed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,9 +272,11 @@ def test_damaged_metrics_of_a_state_come_back_with_the_last_episode(
 ) -> None:
     state = tmp_path / "state"
     shutil.copytree(observed, state)
-    (state / "metrics.json").write_text("{")
-    with pytest.raises(UserError, match="Observe the images of the last episode again"):
-        learner(state).status()
+    record = json.loads((state / "metrics.json").read_text())
+    for text in (json.dumps(record | {"evaluations": []}), json.dumps(record | {"task_names": []}), "{"):
+        (state / "metrics.json").write_text(text)
+        with pytest.raises(UserError, match="Observe the images of the last episode again"):
+            learner(state).status()
     learner(state).observe(photos / WEEKS[2])
     assert contents(state) == contents(observed)
 

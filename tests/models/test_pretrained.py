@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,29 @@ def test_pickles_other_models_and_missing_weights_are_refused(
     assert built.get_submodule("model").config._attn_implementation == "sdpa"  # pyright: ignore
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[("config.json", text) for text in ("[" * 10**5, "[]", '{"model_type": "vit", "image_size": "x"}')],
+        *[("config.json", f'{{"model_type": "vit", "vision_config": {value}}}') for value in ("3", "[]")],
+        *[
+            ("preprocessor_config.json", text)
+            for text in ("[" * 10**5, "3", '{"image_mean": "x"}', '{"image_mean": [1]}')
+        ],
+        *[("preprocessor_config.json", '{"crop_size": 1e400}'), ("model.safetensors", "12345678abc")],
+    ],
+    ids=lambda text: text[:40],
+)
+def test_damaged_files_of_a_model_are_refused_in_one_line(
+    name: str, text: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / name).write_text(text)
+    command = ["evaluate", "--encoder", f"hf:{tmp_path / 'model'}", "--benchmark", "tinyworld", "--image-size", "16"]
+    assert cli.main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "timm", None)
@@ -153,6 +177,16 @@ def test_timm_models_are_read_from_safetensors(monkeypatch: pytest.MonkeyPatch, 
     assert again.state_dict().keys() == encoder.state_dict().keys()
     with pytest.raises(UserError, match=r"^.hf-hub:someone/model. is not the name of a timm architecture"):
         build_encoder(EncoderConfig(encoder="timm:x"), architecture={"timm": "hf-hub:someone/model"})
+    (tmp_path / "model.safetensors").write_text("12345678abc")
+    with pytest.raises(UserError, match="is damaged or not a safetensors file"):
+        build_encoder(config)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"architecture": 5}', '{"architecture": "tiny", "pretrained_cfg": []}'])
+def test_a_damaged_description_of_timm_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError):
+        preprocessing(f"timm:{tmp_path}")
 
 
 def test_timm_itself(tmp_path: Path) -> None:

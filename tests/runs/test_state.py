@@ -75,6 +75,7 @@ def crafted(change: Callable[[dict[str, Any]], object], path: Path) -> None:
         lambda state: state["engine"]["model"].update({"memory._extra_state": torch.tensor(-1)}),
         lambda state: state["engine"]["model"].update({"memory._extra_state": torch.tensor([1, 2])}),
         lambda state: state["engine"]["model"].update({"memory.task": torch.tensor([0, 9, -1])}),
+        lambda state: state["engine"]["model"].update({"memory.task": torch.tensor([0.0, 0.0, -1.0])}),
         lambda state: state["position"].update(task=10**12),
         lambda state: state["position"].update(step=-1),
         lambda state: state["position"].update(stage="elsewhere"),
@@ -96,6 +97,20 @@ def test_a_state_that_no_run_would_write_is_refused_in_one_line(
     with pytest.raises(UserError, match=r"latest\.pt is not the state of a run") as told:
         checkpoint.read_state(tmp_path / "latest.pt")
     assert "\n" not in str(told.value)
+
+
+def test_tensors_of_which_the_file_has_nothing_are_refused_before_they_take_memory(tmp_path: Path) -> None:
+    inner: list[Any] = []
+    inner.append(inner)
+    claims = [torch.zeros(1).expand(2**28), torch.eye(3).to_sparse(), torch.empty(4, device="meta"), inner]
+    for claim in claims:
+        checkpoint.save_state(tmp_path, state(1))
+        record = torch.load(tmp_path / "latest.pt", weights_only=True)
+        record["state"]["engine"]["more"] = claim
+        torch.save(record, tmp_path / "latest.pt")
+        with pytest.raises(UserError, match=r"latest\.pt is not the state of a run") as told:
+            checkpoint.read_state(tmp_path / "latest.pt")
+        assert "\n" not in str(told.value)
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:

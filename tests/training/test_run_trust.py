@@ -27,6 +27,7 @@ from osiris.errors import Stopped, UserError
 from osiris.evaluation import baselines
 from osiris.files import read_json
 from osiris.models.encoder import build_encoder
+from osiris.runs.directory import RunDirectory
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import digest
 from osiris.training import build
@@ -143,7 +144,11 @@ def test_a_config_is_read_as_strictly_as_the_command_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"config": []}', '{"config": null}', "{", '{"metrics": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "3", '{"config": []}', '{"config": null}', "{", '{"metrics": 1}', "\xff", "[" * 10**5 + "]" * 10**5],
+    ids=lambda text: text[:16],
+)
 def test_what_is_not_a_config_is_refused_in_one_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +175,13 @@ def test_a_run_does_not_continue_on_other_data(content: TaskContent, message: st
 
 
 # Files of a run
+
+
+def test_a_link_that_is_named_like_a_leftover_is_removed(run: Path) -> None:
+    (run / "evaluation").mkdir(exist_ok=True)
+    (run / ".x.tmp").symlink_to("evaluation")
+    train(SETTINGS, run)
+    assert not (run / ".x.tmp").is_symlink() and (run / "evaluation").is_dir()
 
 
 @pytest.mark.parametrize("name", [".lock", "log.jsonl", "config.json", "checkpoints", "evaluation/x.json"])
@@ -356,6 +368,15 @@ def test_a_file_system_without_locks(
     with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
         train(SETTINGS, run)
     assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
+
+
+def test_a_lock_on_a_full_disk_is_a_lock_without_a_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", failing(errno.ENOSPC))
+        with RunDirectory(run), pytest.raises(UserError, match="is in use by another process"), RunDirectory(run):
+            pass
+    with RunDirectory(run):
+        assert str(os.getpid()) in (run / ".lock").read_text()
 
 
 def test_a_run_directory_removed_while_running_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,15 @@ def file_source(path: Path) -> Source:
         _refuse_bomb(path)
         opened = np.load(path, mmap_mode="r", allow_pickle=False)
         fields = {"images": opened} if isinstance(opened, np.ndarray) else {key: opened[key] for key in opened.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise many types: ValueError, zlib.error, TokenError
         raise UserError(f"cannot read {path}: {error}. {help_text}") from None
     if set(fields) - set(FIELDS) or "images" not in fields:
         raise UserError(f"{path} has the arrays {', '.join(fields) or '(none)'}. {help_text}")
+    single = [name for name, values in fields.items() if np.ndim(values) == 0]
+    if single:
+        raise UserError(f"{path}: {single[0]} is a single value, not an array. {help_text}")
     splits = {"": path.stem} | ({"test_": f"{path.stem} (test)"} if "test_images" in fields else {})
     rows = [
         image_rows(fields[f"{part}images"], name, fields.get(f"{part}labels"), fields.get(f"{part}episodes"))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+import msgspec
 import numpy as np
 from filelock import FileLock, Timeout
 
@@ -193,8 +194,8 @@ def open_entry(key: str, verify: bool = False) -> Entry | None:
     """
     directory = cache_directory() / key
     try:
-        manifest: Manifest = read_json(directory / "manifest.json")
-        return _open(directory, manifest, verify) if manifest["version"] == VERSION else None
+        record = read_json(directory / "manifest.json")
+        return _open(directory, msgspec.convert(record, Manifest), verify) if record["version"] == VERSION else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
@@ -282,8 +283,8 @@ def stale_entries() -> dict[Path, str]:
 def _manifest(directory: Path) -> Manifest | None:
     """The manifest of a complete entry of this version."""
     try:
-        manifest: Manifest = read_json(directory / "manifest.json")
-        return manifest if manifest["version"] == VERSION else None
+        record = read_json(directory / "manifest.json")
+        return msgspec.convert(record, Manifest) if record["version"] == VERSION else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -32,6 +32,8 @@ class Listing:
             self.files = list(self._walk(()))
         except OSError as error:
             raise UserError(f"cannot read the folder {error.filename}: {error.strerror}.") from None
+        except RecursionError:
+            raise UserError(f"{self.root} has too many folders in each other; move the images higher up.") from None
 
     def _walk(self, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Files in order, then subfolders. Pipes are not opened; a dangling link is reported when it is decoded.

@@ -105,7 +105,9 @@ def _column(table: Any, column: Values | None, names: bool = False) -> Values | 
     if not isinstance(column, str):
         return column
     values, texts = table[column][:], getattr(table.features[column], "names", None)
-    return [texts[value] for value in values] if names and texts is not None else values
+    if not names or texts is None:
+        return values
+    return [None if value is None or value < 0 else texts[value] for value in values]
 
 
 def _image_column(name: str, table: Any) -> str:
@@ -128,7 +130,8 @@ def _rows(table: Any, column: str, part: str, labels: Values | None, episodes: V
 
     def read(rows: Sequence[int]) -> list[Encoded]:
         values = images[list(rows)][column]
-        return [value["bytes"] or (Path(value["path"]) if value["path"] else b"") for value in values]
+        present = [value or {"bytes": None, "path": None} for value in values]
+        return [value["bytes"] or (Path(value["path"]) if value["path"] else b"") for value in present]
 
     return Rows(len(table), read, lambda row: f"{part} row {row}", labels, episodes)
 

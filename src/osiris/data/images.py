@@ -20,6 +20,8 @@ from osiris.errors import UserError
 
 BATCH = 64
 """Images per unit of work: for small images, handing over one at a time would cost more than decoding."""
+OTHER_PROGRAMS = ("EPS", "IPTC")
+"""Formats for which Pillow runs Ghostscript (IPTC may hold EPS), whatever the name of the file says."""
 AHEAD_BYTES = 256 << 20
 """Upper bound on decoded images that wait for `take`."""
 
@@ -34,6 +36,8 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
         return np.ascontiguousarray(encoded.transpose(2, 0, 1))
     try:
         with _open(encoded) as image:
+            if image.format in OTHER_PROGRAMS:
+                raise OSError(f"{image.format} is not read")
             if size is not None:
                 # JPEG can be decoded at a fraction of its size; twice the final size does not affect the quality.
                 image.draft("RGB", (2 * size, 2 * size))

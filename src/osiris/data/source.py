@@ -15,7 +15,7 @@ import numpy as np
 from osiris.data.catalogue import KnownDataset
 from osiris.errors import UserError
 
-NUMBERS = re.compile(r"(\d+)")
+NUMBERS = re.compile(r"(\d{1,4300})")  # Python reads no longer ones
 Encoded = bytes | Path | np.ndarray
 """An image before decoding: the content of a file, its path, or pixels [H, W] or [H, W, C]."""
 Values = Any

@@ -6,9 +6,10 @@ A field with a default is left out of the file when it has that value; every oth
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from osiris.errors import UserError
 from osiris.evaluation.config import COMPATIBILITY
@@ -120,10 +121,10 @@ class ReferenceScores(Record, frozen=True, kw_only=True):
 
     digest: str
     """Of images and labels: scores of different digests do not compare."""
-    images: int
+    images: Annotated[int, Meta(ge=1)]
     k: int
-    classes: list[str]
-    accuracy: float
+    classes: Annotated[list[str], Meta(min_length=1)]
+    accuracy: Annotated[float, Meta(ge=0, le=100)]
     per_class: list[float]
     pixels: float
     """Accuracy of the same KNN on raw pixels, which learn nothing."""

@@ -20,11 +20,11 @@ from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_DISABLE_PROGRESS_BARS
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import enable_progress_bars, logging
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from osiris.console import notice
 from osiris.errors import UserError, import_extra
+from osiris.files import load_tensors, read_json
 from osiris.models.external import Architecture
 
 CLASS_TOKEN = ("vit", "deit", "vit_msn")
@@ -50,17 +50,20 @@ class Preprocessing:
 def preprocessing(name: str) -> Preprocessing:
     """The preprocessing that the files of a model describe; by default 224 pixels and the statistics of ImageNet."""
     library, _, model = name.partition(":")
-    if library == "timm":
-        config = _timm_model(model).config
-        record = {"image_mean": config.get("mean"), "image_std": config.get("std")}
-        size = (config.get("input_size") or (3, DEFAULT_SIZE))[-1]
-    else:
-        record = _json(model, "preprocessor_config.json")
-        config = _json(model, "config.json")
-        size = _side(record.get("crop_size")) or _side(record.get("size"))
-        size = size or _side(config.get("image_size") or config.get("vision_config", {}).get("image_size"))
-    mean, std = record.get("image_mean") or IMAGENET[0], record.get("image_std") or IMAGENET[1]
-    return msgspec.convert({"image_size": size or DEFAULT_SIZE, "mean": mean, "std": std}, Preprocessing)
+    try:
+        if library == "timm":
+            config = _timm_model(model).config
+            record = {"image_mean": config.get("mean"), "image_std": config.get("std")}
+            size = (config.get("input_size") or (3, DEFAULT_SIZE))[-1]
+        else:
+            record = _json(model, "preprocessor_config.json")
+            config = _json(model, "config.json")
+            size = _side(record.get("crop_size")) or _side(record.get("size"))
+            size = size or _side(config.get("image_size") or config.get("vision_config", {}).get("image_size"))
+        mean, std = record.get("image_mean") or IMAGENET[0], record.get("image_std") or IMAGENET[1]
+        return msgspec.convert({"image_size": size or DEFAULT_SIZE, "mean": mean, "std": std}, Preprocessing)
+    except (AttributeError, TypeError, LookupError, OverflowError, msgspec.ValidationError) as error:
+        raise UserError(f"the files of {name} do not say which images it expects ({error}).") from error
 
 
 def _side(size: Any) -> int | None:
@@ -130,7 +133,7 @@ def _load_transformers(model: str) -> nn.Module:
         )
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the files are not trusted, and the library raises many types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"hf:{model} cannot be loaded: {reason} Give the name of a model on the hub that has safetensors weights, "
@@ -185,7 +188,7 @@ def _timm() -> Any:
 def _timm_model(model: str) -> _TimmModel:
     if Path(model).is_dir():
         record = _json(model, "config.json")
-        if "architecture" not in record:
+        if not isinstance(record.get("architecture"), str):
             raise UserError(
                 f"{model}/config.json names no timm architecture; use a directory as timm's hub pages have."
             )
@@ -216,7 +219,7 @@ def _load_timm(model: str) -> nn.Module:
     classifiers = found.config.get("classifier") or ()
     classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
     unused = tuple(f"{name}." for name in classifiers)
-    state = {key: value for key, value in load_file(weights).items() if not key.startswith(unused)}
+    state = {key: value for key, value in load_tensors(weights)[0].items() if not key.startswith(unused)}
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -229,9 +232,12 @@ def _load_timm(model: str) -> nn.Module:
 def _json(model: str, name: str) -> dict[str, Any]:
     path = _file(model, name)
     try:
-        return {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+        record = {} if path is None else read_json(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}.") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{path} is damaged: it should hold a JSON object.")
+    return record
 
 
 @cache

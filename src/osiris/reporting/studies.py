@@ -185,8 +185,6 @@ def damage(run: Run) -> str:
 def read_everything(run: Run) -> None:
     """Every file that a report needs, once, before anything is drawn."""
     metrics = run.metrics
-    if not metrics.task_names or not metrics.evaluations:
-        raise ValueError("metrics.json has no tasks or no evaluations")
     if not set(metrics.lost) <= set(range(run.task_count)):
         raise ValueError("metrics.json has lost evaluations of tasks that do not exist")
     if unknown := set(metrics.protocols) - set(PROTOCOLS):

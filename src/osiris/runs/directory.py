@@ -195,7 +195,8 @@ class RunDirectory:
         """What a kill in the middle of writing has left behind."""
         for folder in (self.path, self.checkpoints, self.evaluation):
             for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+                whole = leftover.is_dir() and not leftover.is_symlink()
+                shutil.rmtree(leftover) if whole else leftover.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove every file of the run; what others have put into the directory stays. The config goes last, before it
@@ -233,7 +234,8 @@ def lock_directory(path: Path, exclusive: bool = True) -> int:
         os.close(lock)
         raise
     os.truncate(lock, 0)
-    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with contextlib.suppress(OSError):  # on a full disk the lock has no name, but it is one
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return lock
 
 

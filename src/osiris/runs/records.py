@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from osiris.console import warn
 from osiris.data.benchmark import Benchmark
@@ -77,7 +79,7 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     method: str
     benchmark: str
     seed: int
-    task_names: list[str]
+    task_names: Annotated[list[str], Meta(min_length=1)]
     environments: list[tuple[str, list[int]]]
     continual: bool
     complete: bool
@@ -85,7 +87,7 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     labelled: bool
     protocols: dict[str, ProtocolMetrics]
     task_level: Percentages
-    evaluations: list[Scores]
+    evaluations: Annotated[list[Scores], Meta(min_length=1)]
     """After each task that is not in `lost`; a run that is not continual has the final one alone."""
     lost: tuple[int, ...] = ()
     """Tasks (from 0) whose evaluation was damaged when their images were gone."""

@@ -218,11 +218,16 @@ def read_state(path: Path) -> State:
         text = "a newer version of osiris" if newer else "a version of osiris before its first release"
         advice = "update osiris" if newer else "start a new run or state"
         raise OtherFormat(f"{path} was written by {text} (format {record['format']}, not {FORMAT}): {advice}.")
-    if digest(record["state"]) != record.get("digest"):
-        raise UserError(f"{path} is damaged: its checksum does not match.")
     try:
+        for name, value in _leaves(record["state"], ""):
+            if isinstance(value, Tensor) and value.untyped_storage().nbytes() < value.nbytes:
+                raise ValueError(f"{name} says that it is larger than what the file has of it")
+        if digest(record["state"]) != record.get("digest"):
+            raise UserError(f"{path} is damaged: its checksum does not match.")
         state = msgspec.convert(record["state"], State, strict=False)
         _check(state)
+    except UserError:
+        raise
     except (
         msgspec.ValidationError,
         KeyError,
@@ -245,6 +250,8 @@ def _check(state: State) -> None:
     if not all(isinstance(value, Tensor) for value in model.values()):
         raise ValueError("its networks are not tensors")
     images, offers = model["memory.images"], int(model["memory._extra_state"])
+    if model["memory.task"].dtype != torch.int64 or model["memory.task"].ndim != 1:
+        raise ValueError("its memory does not say which tasks its images are of")
     if images.ndim != 4 or images.dtype != torch.uint8 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
         raise ValueError("its memory holds no images")
     if not 0 <= offers <= LARGEST or int((model["memory.task"] >= 0).sum()) != min(offers, slots):
