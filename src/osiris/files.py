@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +32,12 @@ def cache_directory() -> Path:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to the disk, then move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        temporary.touch(exist_ok=False)  # readable for others as the umask says
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # libraries name no file, or the temporary one

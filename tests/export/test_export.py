@@ -71,6 +71,11 @@ def test_the_loader_script_gives_the_same_features(
         monkeypatch.setitem(sys.modules, name, None)
     script = import_file(tmp_path / "out" / "load_encoder.py")
     features = script.load()(script.read_image(tmp_path / "photo.jpg")[None])
+    (tmp_path / "page.jpg").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    with pytest.raises(OSError, match="EPS is not read"):
+        script.read_image(tmp_path / "page.jpg")
     np.testing.assert_allclose(features.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -49,7 +49,7 @@ def state(two_months: Path, tmp_path: Path) -> Path:
 
 def files(state: Path) -> dict[str, bytes]:
     """Everything that later calls read, except the checkpoints, which are compared as states."""
-    others = (".lock", "environment.json", "log.jsonl", "latest.pt", "previous.pt")
+    others = (".lock", "environment.json", "log.jsonl", "latest.pt", "previous.pt", "taken-back")
     paths = [path for path in state.rglob("*") if path.is_file() and "before" not in path.parts]
     return {str(path.relative_to(state)): path.read_bytes() for path in paths if path.name not in others}
 
@@ -86,6 +86,16 @@ def test_the_last_episode_is_undone_once(
         assert files(state) == files(two_months)
     with pytest.raises(UserError, match="2026-02 cannot be taken back"):
         learner(state).undo()
+
+
+def test_a_repeated_undo_does_not_remove_the_first_episode(photos: Path, state: Path) -> None:
+    assert learner(state).undo() == MONTHS[1]
+    kept = last_state(state)
+    with pytest.raises(UserError, match="2026-01 cannot be taken back"):
+        learner(state).undo()
+    assert last_state(state) == kept
+    learner(state).observe(photos / MONTHS[1])
+    assert learner(state).undo() == MONTHS[1], "another episode can be taken back again"
 
 
 def test_what_was_measured_of_an_undone_episode_goes_with_it(photos: Path, state: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from osiris.learner import Learner
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.curves import at_ends
 from osiris.reporting.figures import representation, training
-from osiris.reporting.figures.episodes import below_start_on_reference, reference_accuracy
+from osiris.reporting.figures.episodes import below_start_on_reference, memory_movement, reference_accuracy
 from osiris.reporting.page import make_report
 from osiris.reporting.studies import Study, studies
 from osiris.runs.run import load_runs
@@ -56,6 +56,14 @@ def test_axes_have_the_names_of_the_finished_episodes(study: Study) -> None:
         assert [tick.get_text() for tick in axes.get_xticklabels()] == list(MONTHS), make
         assert max(float(np.max(line.get_xdata())) for line in axes.lines) <= 2, make
     assert representation.feature_maps(study) is None, "each episode was evaluated on its own images alone"
+
+
+def test_the_second_episode_alone_has_moved_features(study: Study) -> None:
+    """A line through both would say that the first one was measured, too."""
+    drawn = memory_movement(study)
+    assert drawn is not None
+    for axes in drawn.canvas.axes[:2]:
+        assert [np.asarray(line.get_xdata()).tolist() for line in axes.lines] == [[2.0]]
 
 
 def test_a_damaged_evaluation_of_images_that_are_gone_leaves_a_gap(

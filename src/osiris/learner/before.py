@@ -35,6 +35,7 @@ def keep_before(directory: RunDirectory) -> None:
             _link(file, new / file.name)
         _link(checkpoints / (LATEST if (checkpoints / LATEST).exists() else PREVIOUS), new / LATEST)
         new.replace(directory.before)
+        directory.taken_back.unlink(missing_ok=True)
 
 
 def _link(file: Path, copy: Path) -> None:
@@ -71,7 +72,8 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
     if finished and state.unfinished is not None:
         raise UserError(f"{state.unfinished['name']} is not finished; --discard takes it back.")
     before, name = load_state(directory.before), state.episodes[task]["name"]
-    if before is None and task == 0 and not read_config(directory.path).data.benchmark:
+    once = not directory.taken_back.exists()  # a mistaken repetition must not remove the whole state
+    if before is None and task == 0 and once and not read_config(directory.path).data.benchmark:
         directory.clear()
         return name
     if before is None or before.position.task != task or before.unfinished is not None:
@@ -95,6 +97,7 @@ def go_back(directory: RunDirectory, state: State, finished: bool) -> str:
         if weights.exists() and not directory.weights(task - 1).exists():
             write_atomically(directory.weights(task - 1), lambda temporary: _link(weights, temporary))
         (directory.checkpoints / PREVIOUS).unlink(missing_ok=True)
+        directory.taken_back.touch()
         (directory.before / LATEST).replace(directory.checkpoints / LATEST)
     shutil.rmtree(directory.before)
     return name

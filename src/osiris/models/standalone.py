@@ -48,6 +48,8 @@ def read_image(path: str | Path, folder: str | Path = HERE) -> Tensor:
     preprocessing = read_config(folder)["preprocessing"]
     size = preprocessing["image_size"]
     with Image.open(path) as file:
+        if file.format in ("EPS", "IPTC"):  # Pillow would run Ghostscript
+            raise OSError(f"{file.format} is not read")
         file.draft("RGB", (2 * size, 2 * size))
         image = ImageOps.exif_transpose(file)
     if image.mode.startswith(("I", "F")):

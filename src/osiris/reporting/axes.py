@@ -41,9 +41,11 @@ def curve(
     within: Limits = (-np.inf, np.inf),
     markers: bool = True,
     width: float = 1.6,
+    level: bool = True,
 ) -> None:
-    """A mean with a band of one sample deviation, cut to the range of the quantity. A single point becomes a level."""
-    if len(line.x) == 1:
+    """A mean with a band of one sample deviation, cut to the range of the quantity. `level`: a single point is drawn as
+    a line through all tasks, for methods that do not learn task by task."""
+    if len(line.x) == 1 and level:
         axes.axhline(float(line.mean[0]), linewidth=1.2, **style.line)
         return
     marks = {"marker": style.marker if markers else "", "markevery": max(1, len(line.x) // 10), "markeredgewidth": 0}
@@ -53,10 +55,12 @@ def curve(
         axes.fill_between(line.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
 
 
-def curves(axes: Axes, lines: Mapping[str, Curve], within: Limits = PERCENT, markers: bool = True) -> None:
+def curves(
+    axes: Axes, lines: Mapping[str, Curve], within: Limits = PERCENT, markers: bool = True, level: bool = True
+) -> None:
     """One curve per method; with bands if there are few methods."""
     for label, line in lines.items():
-        curve(axes, line, style_of(label), band=len(lines) <= MOST_BANDS, within=within, markers=markers)
+        curve(axes, line, style_of(label), band=len(lines) <= MOST_BANDS, within=within, markers=markers, level=level)
 
 
 def task_axis(

@@ -100,6 +100,11 @@ class RunDirectory:
         return self.checkpoints / "before"
 
     @property
+    def taken_back(self) -> Path:
+        """Exists from the time when an episode was taken back until the next one begins."""
+        return self.checkpoints / "taken-back"
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "evaluation"
 

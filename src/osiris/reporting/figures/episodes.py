@@ -76,7 +76,7 @@ def reference_accuracy(study: Study) -> Figure | None:
     x = np.array([one.task + 1 for one in scored], dtype=np.float64)
     last = scores[-1]
     canvas, every = panels(2 if len(last.classes) <= MOST_CLASSES else 1, 2, 5.5, max(2.8, 0.16 * len(last.classes)))
-    draw.curves(every[0], {run.label: Curve(x, np.array([one.accuracy for one in scores]), None)})
+    draw.curves(every[0], {run.label: Curve(x, np.array([one.accuracy for one in scores]), None)}, level=False)
     low, high = zip(*(one.interval for one in scores))
     every[0].fill_between(x, low, high, color=style_of(run.label).colour, alpha=0.16, linewidth=0)
     every[0].axhline(last.pixels, linewidth=1, **CHANCE.line)
@@ -146,8 +146,8 @@ def memory_movement(study: Study) -> Figure | None:
     if not runs:
         return None
     canvas, (left, right) = panels(2, 2, 5.5, 2.8)
-    draw.curves(left, {label: _curve(run, "drift") for label, run in runs.items()}, within=(0, 2))
-    draw.curves(right, {label: _curve(run, "same_neighbours") for label, run in runs.items()})
+    draw.curves(left, {label: _curve(run, "drift") for label, run in runs.items()}, within=(0, 2), level=False)
+    draw.curves(right, {label: _curve(run, "same_neighbours") for label, run in runs.items()}, level=False)
     for axes in (left, right):
         draw.task_axis(axes, study.task_count, names=study.episode_names)
     left.set(ylabel="1 - cosine similarity", title="features moved by", ylim=(0, None))

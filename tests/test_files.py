@@ -1,0 +1,19 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from osiris.files import write_text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_a_file_has_the_permissions_that_the_user_asks_for(mask: int, mode: int, tmp_path: Path) -> None:
+    """A state holds images: whoever sets umask 077 does not want others to read them."""
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "file", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
