@@ -129,9 +129,8 @@ def _rows(table: Any, column: str, part: str, labels: Values | None, episodes: V
         raise UserError(f"the column {column!r} does not hold images or paths of images: {one_line(error)}") from None
 
     def read(rows: Sequence[int]) -> list[Encoded]:
-        values = images[list(rows)][column]
-        present = [value or {"bytes": None, "path": None} for value in values]
-        return [value["bytes"] or (Path(value["path"]) if value["path"] else b"") for value in present]
+        values: list[dict[str, Any]] = [value or {} for value in images[list(rows)][column]]
+        return [value.get("bytes") or (Path(value["path"]) if value.get("path") else b"") for value in values]
 
     return Rows(len(table), read, lambda row: f"{part} row {row}", labels, episodes)
 
