@@ -53,14 +53,17 @@ def columns(header: list[str], title: str) -> dict[int, tuple[str, str]]:
     return found
 
 
-def wrong_rows(page: Path, benchmark: str, runs: dict[Setting, list[dict[str, str]]]) -> tuple[int, list[str]]:
-    """(number of rows that were checked, those that differ from the runs)."""
+def wrong_rows(
+    page: Path, benchmark: str, runs: dict[Setting, list[dict[str, str]]], common: str = ""
+) -> tuple[int, list[str]]:
+    """(number of rows that were checked, those that differ from the runs). `common`: settings of all rows."""
     checked, wrong = 0, []
     for title, (header, *rows) in tables(page):
         places = columns(header, title)
         world = benchmark or ("split-cifar100-20" if "A, paper" in header else "tinyworld")
         for row in rows:
             method, _, settings = row[0].partition(", ")
+            settings = settings or common
             if (world, method, settings, PROTOCOLS[0]) not in runs or not places:
                 continue
             checked += 1
@@ -73,11 +76,16 @@ def wrong_rows(page: Path, benchmark: str, runs: dict[Setting, list[dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("page", "benchmark", "least"),
-    [("docs/results/tinyworld.md", "tinyworld", 50), ("docs/results/split-cifar100-20.md", "split-cifar100-20", 40)],
+    ("benchmark", "common", "least"),
+    [
+        ("tinyworld", "", 50),
+        ("split-cifar100-20", "", 40),
+        ("split-cifar100-5", "", 14),
+        ("structured-tiny-imagenet", "image_size=32", 12),
+    ],
 )
-def test_the_tables_have_the_numbers_of_the_runs(page, benchmark, least, runs):
-    checked, wrong = wrong_rows(ROOT / page, benchmark, runs)
+def test_the_tables_have_the_numbers_of_the_runs(benchmark, common, least, runs):
+    checked, wrong = wrong_rows(RESULTS / f"{benchmark}.md", benchmark, runs, common)
     assert checked >= least and not wrong, "\n".join(wrong)
 
 
