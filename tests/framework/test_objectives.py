@@ -214,7 +214,7 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
     [
         ("ft", "barlo", {}, "Did you mean 'barlow'"),
         ("ft", "barlow(scal=1)", {}, "Did you mean 'scale'"),
-        ("osiris-d", "barlow", {"second_space": "copy"}, "another shape than h"),
+        ("osiris-d", "barlow", {"second_space": "copy"}, "differs in shape from h"),
         ("ft", "simsiam", {"past": "distil:g"}, "distil:g is contrastive"),
         ("ft", "vicreg", {"past": "match:h"}, "copy of g"),
         ("cassle(symmetric=true)", "barlow", {}, "belongs to contrastive distillation"),

@@ -82,7 +82,7 @@ def test_in_a_pipeline(tmp_path: Path) -> None:
 
     kept = Learner(tmp_path / "state", method="ft", **OPTIONS).fit(images)
     assert pickle.loads(pickle.dumps(kept)).get_params() == kept.get_params()
-    with pytest.raises(UserError, match=r"holds a state\. Call partial_fit to learn on"):
+    with pytest.raises(UserError, match=r"holds a state\. Call partial_fit to continue"):
         clone(kept).fit(images)
     frozen = make_pipeline(FrozenEstimator(kept), KNeighborsClassifier(1)).fit(images, labels)
     assert (frozen.predict(images) == labels).all() and len(kept.status()["episodes"]) == 1

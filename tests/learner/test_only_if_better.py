@@ -181,7 +181,7 @@ def test_verdicts() -> None:
     assert "start 50.0 (+0.0, p = 1.000)" in told(good, start=good)
     unknown = Observations(episodes=(Observation(task=0, drift=0.1, same_neighbours=80.0, from_start=0.25),))
     assert "0.250 from the start and 0.100 from before this episode" in verdict(unknown)
-    assert "is not known" in verdict(unknown) and "80 %" in verdict(unknown)
+    assert "is not known" in verdict(unknown) and "80%" in verdict(unknown)
     assert against(scores(good), scores(good, "b")) is None, "other images do not compare"
 
 
