@@ -75,7 +75,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise ValueError("it has too many objects or arrays in each other") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

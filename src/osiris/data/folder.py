@@ -33,7 +33,7 @@ class Listing:
         except OSError as error:
             raise UserError(f"cannot read the folder {error.filename}: {error.strerror}.") from None
         except RecursionError:
-            raise UserError(f"{self.root} has too many folders in each other; move the images higher up.") from None
+            raise UserError(f"the folders in {self.root} are nested too deeply; move the images higher up.") from None
 
     def _walk(self, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Files in order, then subfolders. Pipes are not opened; a dangling link is reported when it is decoded.
