@@ -81,6 +81,7 @@ def wrong_rows(
         ("tinyworld", "", 50),
         ("split-cifar100-20", "", 40),
         ("split-cifar100-5", "", 14),
+        ("structured-cifar100", "", 10),
         ("structured-tiny-imagenet", "image_size=32", 12),
     ],
 )
