@@ -5,9 +5,14 @@
     cd benchmarks
     osiris train --encoder lite0:encoder --pretrained --benchmark folder:../pacs/forward --image-size 96
 
+    python lite0.py table runs/*
+
 The first step writes the four domains twice, in the order photo, art, cartoon, sketch (`forward`) and in the opposite
 order (`reverse`), as folders of links: train/DOMAIN/CLASS/image and test/DOMAIN/CLASS/image. A fixed quarter of each
 class in each domain is for testing.
+
+The last one prints, for each method over its runs, the difference from the start in each domain and the p of a
+sign-flip test over test images, each with its mean over the runs; then the same between each two methods.
 """
 
 from __future__ import annotations
@@ -15,13 +20,20 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import torch
+from safetensors.numpy import load_file
 from torch import Tensor, nn
+
+from osiris.evaluation.statistics import deviation, format_p
+from osiris.runs.run import Run, load_runs
 
 ORDER = ("photo", "art_painting", "cartoon", "sketch")
 
@@ -70,5 +82,50 @@ def write_folders(source: Path, target: Path) -> None:
                 os.link(image, folder / image.name)
 
 
+def gained(run: Run) -> list[np.ndarray]:
+    """For each domain and test image: 1 if it is right now and was wrong at the start, -1 the other way round, or 0."""
+    names = [name[2:] for name in run.metrics.task_names]  # `1-photo`
+    before, after = load_file(run.files.start_scores.with_suffix(".safetensors")), run.arrays()
+    name = "prediction.class-agnostic"
+    change = (after[name] == after["label"]).astype(float) - (before[name] == before["label"])
+    return [change[after["task"] == names.index(domain)] for domain in ORDER]
+
+
+def sign_flip(groups: Sequence[np.ndarray], draws: int = 20_000) -> float:
+    """p of the mean over groups of their means, if each value might as well have the other sign."""
+    generator, total = np.random.default_rng(0), np.zeros(draws)
+    for values in groups:
+        changed = values[values != 0] / len(values)
+        for at in range(0, draws, 1000):
+            total[at : at + 1000] += generator.choice((-1.0, 1.0), (1000, len(changed))) @ changed
+    observed = abs(sum(values.mean() for values in groups))
+    return (1 + int((abs(total) >= observed - 1e-12).sum())) / (draws + 1)
+
+
+def row(name: str, count: int, domains: Sequence[np.ndarray], by_run: Sequence[float] = ()) -> str:
+    """`domains`: of each domain, a difference for each test image. `by_run`: G of each run."""
+    parts = [*([one] for one in domains), domains, [np.concatenate(domains)]]
+    cells = [f"{100 * np.mean([one.mean() for one in part]):+.1f}, {format_p(sign_flip(part))}" for part in parts]
+    spread = deviation(by_run)
+    return f"| {name} | {count} | {' | '.join(cells)} | {'' if spread is None else f'{spread:.1f}'} |"
+
+
+def print_table(runs: Sequence[Run]) -> None:
+    print(f"| | runs | {' | '.join(ORDER)} | G | all images | deviation of G |\n|---|---|---|---|---|---|---|---|")
+    methods: dict[str, list[list[np.ndarray]]] = {}
+    for run in runs:
+        methods.setdefault(run.label, []).append(gained(run))
+    means = {name: [np.mean(domain, axis=0) for domain in zip(*each)] for name, each in methods.items()}
+    for name, each in methods.items():
+        by_run = [100 * float(np.mean([domain.mean() for domain in one])) for one in each]
+        print(row(name, len(each), means[name], by_run))
+    for one, other in combinations(means, 2):
+        count = min(len(methods[one]), len(methods[other]))
+        print(row(f"{one} - {other}", count, [x - y for x, y in zip(means[one], means[other])]))
+
+
 if __name__ == "__main__":
-    write_folders(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1] == "table":
+        print_table(load_runs(sys.argv[2:]))
+    else:
+        write_folders(Path(sys.argv[1]), Path(sys.argv[2]))
