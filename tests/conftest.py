@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import fork_server
 from fork_server import default_signals
-from osiris import console
+from needs import DEAR, is_whole
 from tiny_runs import write_arrays
 
 torch.set_num_threads(1)
+fork_server.no_fsync()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,24 +24,31 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="osiris-test-cache-", ignore_cleanup_errors=True)
         config.add_cleanup(folder.cleanup)
         os.environ["OSIRIS_CACHE"] = folder.name
-
-
-@pytest.fixture(scope="session", autouse=True)
-def wide_messages() -> None:
-    """Messages are not broken into lines, wherever the names of temporary folders end."""
-    console.messages.width = 1000
+        os.environ["HF_HOME"] = f"{folder.name}/huggingface"
+    # Read when the libraries are first imported. A test that wants the network waits for nothing.
+    os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A worker runs whole files, and all files of a folder that shares trained runs or a pool of processes."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            folders = [parent.name for parent in item.path.parents if parent.name in ("report", "training")]
-            item.add_marker(pytest.mark.xdist_group(folders[0] if folders else item.path.name))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        assert isinstance(item, pytest.Function)
+        if group := shared(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+        if is_whole(item.path, item.originalname, item.fixturenames):
+            item.add_marker(pytest.mark.whole)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+def shared(item: pytest.Function) -> str | None:
+    """What a case shares with others, so that one worker runs them all and makes it once: a fixture of the session that
+    takes seconds, or those of its file. All other cases go to the worker that is free."""
+    for name in DEAR:
+        if name in item.fixturenames:
+            return name
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return item.path.name if any(fixture[-1].scope == "module" for fixture in fixtures) else None
 
 
 @pytest.fixture
@@ -51,6 +60,24 @@ def signals_arrive() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """("fsync" or "replace", name of the file) in the order in which they happen."""
+    events: list[tuple[str, str]] = []
+    replace = Path.replace
+
+    def fsync(descriptor: int) -> None:
+        events.append(("fsync", Path(f"/proc/self/fd/{descriptor}").resolve().name))
+
+    def replaced(path: Path, target: Path) -> Path:
+        events.append(("replace", path.name))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replaced)
+    return events
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
-"""Progress in a notebook: rich's widget where ipywidgets is installed, plain lines where it is not."""
+"""Messages are whole lines, also in a log. Progress in a notebook: rich's widget where ipywidgets is installed, plain
+lines where it is not."""
 
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -43,3 +45,15 @@ def test_a_widget_with_them(jupyter: None, monkeypatch: pytest.MonkeyPatch) -> N
     display.show("training", 0.5, "half")
     display.close()
     assert any(isinstance(one, Output) for one in shown) and any("training" in str(vars(one)) for one in shown[1:])
+
+
+@pytest.mark.parametrize("tell", [console.notice, console.warn, console.say])
+def test_no_line_breaks_are_added(
+    tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the output is no terminal, rich takes it for one of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "give the same command again: osiris observe /a/long/path/to/a/state /another/path/to/a/folder/of/photos [1]"
+    tell(text)
+    written = capsys.readouterr()
+    assert (written.out + written.err).removeprefix("note: ").removeprefix("warning: ") == text + "\n"

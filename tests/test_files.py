@@ -17,3 +17,10 @@ def test_a_file_has_the_permissions_that_the_user_asks_for(mask: int, mode: int,
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
+    """Otherwise a power cut leaves an empty file under the name of the old one."""
+    write_text(tmp_path / "file", "text")
+    temporary = recorded[0][1]
+    assert recorded == [("fsync", temporary), ("replace", temporary)] and temporary.endswith(".tmp")

@@ -30,11 +30,16 @@ def say(text: str) -> None:
 
 def notice(*texts: str) -> None:
     for text in texts:
-        messages.print(f"[dim]note:[/dim] {escape(printable(text))}", highlight=False)
+        tell(f"[dim]note:[/dim] {escape(printable(text))}")
 
 
 def warn(text: str) -> None:
-    messages.print(f"[yellow]warning:[/yellow] {escape(printable(text))}", highlight=False)
+    tell(f"[yellow]warning:[/yellow] {escape(printable(text))}")
+
+
+def tell(text: str) -> None:
+    """Print a message with markup. No line breaks are added: a log has whole sentences, and commands can be copied."""
+    messages.print(text, highlight=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

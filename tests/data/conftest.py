@@ -1,14 +1,9 @@
 """Every test gets a cache of its own; real data is looked for only by the tests that are marked so."""
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
-
-# Read by `datasets` when it is first imported: nothing of a test run may land in the user's own cache.
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="osiris-test-hf-")
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(autouse=True)

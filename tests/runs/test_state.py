@@ -113,6 +113,16 @@ def test_tensors_of_which_the_file_has_nothing_are_refused_before_they_take_memo
         assert "\n" not in str(told.value)
 
 
+def test_a_state_is_on_the_disk_before_the_old_one_moves(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
+    checkpoint.save_state(tmp_path, state(1))
+    recorded.clear()
+    checkpoint.save_state(tmp_path, state(2))
+    temporary = recorded[0][1]
+    assert temporary.startswith(".latest.pt.")
+    assert recorded[:2] == [("fsync", temporary), ("replace", "latest.pt")]
+    assert recorded[-2:] == [("fsync", temporary), ("replace", temporary)]
+
+
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     assert checkpoint.load_state(tmp_path) is None
     for number in range(3):

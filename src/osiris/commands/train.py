@@ -137,7 +137,7 @@ def train_command(argv: list[str]) -> int:
     config, out = args.config, args.out or default_out(args.config)
     if not args.quiet:
         text = f"{config.method.method} on {config.data.benchmark}, preset {config.preset}, seed {config.seed} -> {out}"
-        messages.print(printable(text), markup=False, highlight=False)
+        messages.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     if args.add_task:
         for folder in args.add_task:

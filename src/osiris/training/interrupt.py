@@ -61,9 +61,9 @@ class Interrupt:
             self._safe = False
             raise Stopped("stopped.")
         if first and os.environ.get("RANK", "0") == "0":
-            from osiris.console import messages  # imports rich
+            from osiris.console import tell  # imports rich
 
-            messages.print("stopping after this step; the state will be saved (Ctrl-C again stops at once)")
+            tell("stopping after this step; the state will be saved (Ctrl-C again stops at once)")
 
 
 def _leave_terminal() -> None:
