@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make demo` and `make test` do everything on a fresh machine; `make check` is for every change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,16 +6,33 @@ STAMP := $(VENV)/.installed
 # Processes that run tests; each needs a core and about 1 GB of memory.
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint docs site clean
+# `make check F=src/osiris/learner/before.py` (or several files): what touches these files alone.
+F ?=
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: demo check test test-all lint docs site clean
 
 demo: $(STAMP)
 	$(BIN)/osiris demo --out demo
 
+# What to run after each change: a minute.
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+ifeq ($(F),)
+	$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
+	$(PYTEST) -m "not whole and not slow"; tests=$$?; wait $$types && exit $$tests
+else
+	$(BIN)/pyright --pythonpath $(BIN)/python $(filter %.py,$(F))
+	tests=$$($(BIN)/python tests/support/needs.py $(F)) && $(BIN)/python -m pytest $$tests
+endif
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(PYTEST)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

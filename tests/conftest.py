@@ -6,6 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Read when the libraries are first imported. Nothing of a test run lands in the user's own cache, and a test that wants
+# the network waits for nothing. The workers of `pytest -n 2` share one folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    FOLDER = tempfile.TemporaryDirectory(prefix="osiris-test-cache-", ignore_cleanup_errors=True)
+    os.environ |= {"OSIRIS_CACHE": FOLDER.name, "HF_HOME": f"{FOLDER.name}/huggingface", "HF_HUB_OFFLINE": "1"}
+
 import pytest
 import torch
 
@@ -18,24 +24,13 @@ torch.set_num_threads(1)
 fork_server.no_fsync()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Nothing of a test run lands in the user's own cache. The workers of `pytest -n 2` share one."""
-    if not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory(prefix="osiris-test-cache-", ignore_cleanup_errors=True)
-        config.add_cleanup(folder.cleanup)
-        os.environ["OSIRIS_CACHE"] = folder.name
-        os.environ["HF_HOME"] = f"{folder.name}/huggingface"
-    # Read when the libraries are first imported. A test that wants the network waits for nothing.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         if group := shared(item):
             item.add_marker(pytest.mark.xdist_group(group))
-        if is_whole(item.path, item.originalname, item.fixturenames):
+        if item.get_closest_marker("real_data") or is_whole(item.path, item.originalname, item.fixturenames):
             item.add_marker(pytest.mark.whole)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))

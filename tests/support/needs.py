@@ -18,7 +18,7 @@ ROOT = TESTS.parent
 SUPPORT = {path.stem: path for path in Path(__file__).parent.glob("*.py")}
 WHOLE = (
     *("osiris.cli", "osiris.train", "osiris.api", "osiris.learner", "osiris.Learner", "osiris.training.run"),
-    *("osiris.bench", "osiris.report", "multiprocessing", "nbclient", "runpy", "subprocess"),
+    *("osiris.bench", "osiris.report", "make_notebook", "multiprocessing", "runpy", "subprocess"),
 )
 """Modules and functions that train a run or start a process, or let the command line do so."""
 DEAR = ("pool", "uninterrupted", "real_runs")
@@ -32,7 +32,8 @@ def used(path: Path) -> dict[str, set[str]]:
     imports = dict(_imported(tree))
     direct, calls = dict[str, set[str]](), dict[str, set[str]]()
     for statement in tree.body:
-        names = {name for node in ast.walk(statement) for name in _names(node)}
+        local = set(_local(statement)) if isinstance(statement, ast.FunctionDef) else set[str]()
+        names = {(head, rest) for node in ast.walk(statement) for head, rest in _names(node) if head not in local}
         inside = imports | dict(_imported(statement))
         for defined in _defined(statement):
             direct[defined] = {inside[head] + rest for head, rest in names if head in inside}
@@ -60,9 +61,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _names(node: ast.AST) -> Iterator[tuple[str, str]]:
     """(name, the attributes asked of it): `osiris.train` is ("osiris", ".train")."""
-    if isinstance(node, ast.arg):
-        yield node.arg, ""
-    elif isinstance(node, ast.Name):
+    if isinstance(node, ast.Name):
         yield node.id, ""
     elif isinstance(node, ast.Attribute):
         rest = ""
@@ -70,6 +69,15 @@ def _names(node: ast.AST) -> Iterator[tuple[str, str]]:
             node, rest = node.value, f".{node.attr}{rest}"
         if isinstance(node, ast.Name):
             yield node.id, rest
+
+
+def _local(function: ast.FunctionDef) -> Iterator[str]:
+    """Names of its own. Its fixtures are known to pytest."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _defined(statement: ast.stmt) -> list[str]:

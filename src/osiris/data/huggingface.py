@@ -183,8 +183,11 @@ def splits_of(opened: Any) -> dict[str, Any]:
 
 def fetch(repository: str, configuration: str | None = None) -> dict[str, Any]:
     """Download a data set from the hub: split name -> data set."""
-    if not hub_reachable():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # use the hub's own cache without half a minute of retries
+    from huggingface_hub import constants
+
+    if not hub_reachable():  # use the hub's own cache without half a minute of retries
+        os.environ["HF_HUB_OFFLINE"] = "1"  # for what is imported later
+        constants.HF_HUB_OFFLINE = True
     import datasets
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
     from huggingface_hub.errors import HfHubHTTPError
