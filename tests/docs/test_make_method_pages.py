@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "methods"
 
 
+@pytest.mark.whole
 def test_pages_are_up_to_date() -> None:
     assert make_method_pages.documented() == list(ZOO)
     assert [path.name for path in make_method_pages.stale()] == [], "run python docs/make_method_pages.py"

@@ -77,6 +77,7 @@ def test_limits_train_like_ft_bit_for_bit(limit: str, ft_after_two_tasks: dict[s
     assert same(encoder_and_g(engine), ft_after_two_tasks)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("norm", ["gn", "bn"])
 def test_the_first_task_is_ft_bit_for_bit(norm: str) -> None:
     """For the same seed, whatever the method adds: the same f, g and reservoir."""
@@ -134,6 +135,7 @@ DISTINCT = [
 DISTINCT += [*FREE, *(f"er, {objective}" for objective in OBJECTIVES), "pocon, byol", "ewc, barlow"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", quick(DISTINCT, RESUMED))
 def test_state_goes_through_save_and_load(name: str, ft_in_task_2: dict[str, Tensor], tmp_path) -> None:
     """In the middle of the second task: Fisher, anchors, frozen copies, experts, embeddings, predictor, momentum."""

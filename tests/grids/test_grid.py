@@ -31,6 +31,7 @@ def test_every_combination_once_seed_after_seed():
     assert runs[1].name == "tinyworld-osiris-d-no-past-norm-gn-smoke-seed0"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "settings",
     [

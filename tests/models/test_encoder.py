@@ -211,6 +211,7 @@ def gradients(layer: nn.Conv2d, images: torch.Tensor) -> list[torch.Tensor]:
     return [layer.weight.grad.clone(), images.grad]
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_weight_and_input_gradients_agree_with_plain_kernels(threads):
     for inputs, outputs, kernel, stride, side in layer_shapes():

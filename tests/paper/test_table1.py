@@ -31,6 +31,7 @@ def rows() -> dict[str, Facts]:
     return {name: facts(name, RESNET, PROJECTOR, 500, 32) for name in PAPER}
 
 
+@pytest.mark.whole
 def test_measured_ticks_differ_from_the_papers_for_ewc_and_cassle(rows: dict[str, Facts]) -> None:
     different = {name: row.differences for name, row in rows.items() if row.differences}
     assert different == {"ewc": ("isolated",), "cassle": ("isolated",)}

@@ -10,6 +10,7 @@ SIZES = [*((name, 5) for name in CASES if name != "predictor-bn"), ("osiris-d", 
 DISTINCT = ("osiris-d", "ewc", "lump", "cla-r", "mixed-match", "er-byol", "cassle-barlow", "cassle-swav", "er-mocov2+")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "size"), quick({*((name, 5) for name in DISTINCT), ("osiris-d", 26), ("pocon", 1)}, SIZES)
 )

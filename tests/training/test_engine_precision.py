@@ -37,6 +37,7 @@ def losses_in_float32(method: str, norm: str) -> list[float]:
     return losses(*build(MethodConfig(method), norm, learning_rate=0.005))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["osiris-d", "der", "ewc", "pocon"])
 @pytest.mark.parametrize("precision", ["bf16", "16"])
 def test_lower_precision_stays_finite_and_near(method: str, precision: str) -> None:

@@ -20,6 +20,7 @@ from tiny_runs import benchmark, config, with_learning
 NAMES = ("er+", "der", "lump", "ewc", "cassle", "pocon", "osiris-r", "osiris-d", "minred", "mixed-match")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "norm"), [*((name, "gn") for name in NAMES), ("osiris-d", "bn"), ("pocon", "bn")])
 def test_a_step_never_asks_the_device(name: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first and the second task; the fused optimisers refuse the meta device, so LARS stands in for them."""

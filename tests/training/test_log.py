@@ -131,6 +131,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert "evaluation/task level" in events.Tags()["scalars"]
 
 
+@pytest.mark.whole
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -120,6 +120,7 @@ def test_the_expected_gradient_has_the_stated_form_and_signs(seed: int) -> None:
     assert (expected_coefficients(r) > 0).all()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("tau", "low", "high"), [(1.0, 0.05, 0.15), (0.1, 0.4, 0.8)])
 def test_the_factorised_form_is_an_approximation(tau: float, low: float, high: float) -> None:
     """The paper's last step replaces E[p nu^2] by p(1/2) E[nu^2], and so on, but p depends on nu. The mean error of the

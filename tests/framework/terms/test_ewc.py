@@ -125,6 +125,7 @@ def test_the_stability_bound_of_ewc(excess: float, refused: bool) -> None:
     assert 0.03 * 2 * weight * at_last == pytest.approx(0.5 * 2 * 1.9, rel=0.01), "half of the bound"
 
 
+@pytest.mark.whole
 def test_ewc_stays_finite_over_twenty_tasks_at_the_published_weight() -> None:
     benchmark = tiny_benchmark(tasks=20, per_task=12)
     engine, stretch = tiny_engine("ewc", benchmark=benchmark, learning_rate=0.03, epochs=2, batch_size=6)
