@@ -179,13 +179,15 @@ class Collection(Estimator):
         return Gallery(index, self._version(), [absolute(one) for one in folders] or None)
 
     def _forget_indexed(self, files: Sequence[Path]) -> int:
+        """An index without its manifest has files all the same: of an update that was killed."""
         index = Index(self._files.index)
-        return forget(index, self._version(), files) if index.exists else 0
+        return forget(index, self._version(), files) if index.folder.is_dir() else 0
 
     def _latest(self) -> tuple[int, Path]:
         """(episode from 1, weights) of the newest encoder."""
-        self.run.checkpoint()  # refuses a state without weights
-        task, path = list(self._files.all_weights().items())[-1]
+        run = self.run
+        run.checkpoint()  # refuses a state without weights
+        task, path = list(run.weights.items())[-1]
         return task + 1, path
 
     def _embedder(self) -> Embedder:
@@ -198,7 +200,7 @@ class Collection(Estimator):
 
     def _memory_pairs(self, old: Version) -> Pairs | None:
         """Vectors of the memory's images by an encoder whose weights are still there, and by the current one."""
-        weights = self._files.all_weights().get(old.episode - 1)
+        weights = self.run.weights.get(old.episode - 1)
         if weights is None or version_of(weights, old.episode).digest != old.digest:
             return None
         images, today = self._state().memory.images.numpy(), self._embedder()
