@@ -101,7 +101,7 @@ def load_checkpoint(path: Path) -> LoadedEncoder:
 def from_checkpoint(
     path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> tuple[LoadedEncoder, EncoderConfig]:
-    """The encoder of `checkpoints/task-XX.safetensors`, and its config."""
+    """The encoder of `episodes/NN-NAME/weights.safetensors`, and its config."""
     try:
         encoder = checkpoint_encoder(tensors, metadata)
     except UserError as error:
@@ -219,8 +219,8 @@ def read_file(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
         ) from error
     if not isinstance(record, Mapping):
         raise UserError(f"{path} holds a {type(record).__name__}, not a state dict.")
-    if {"format", "digest", "state"} <= record.keys():
-        raise UserError(f"{path} is the training state of a run; give {path.parent}/task-XX.safetensors instead.")
+    if record.keys() == {"engine"}:
+        raise UserError(f"{path} is the training state of a run; give {path.parent}/weights.safetensors instead.")
     return record, {}
 
 

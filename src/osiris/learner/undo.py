@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from osiris.errors import UserError
 from osiris.runs.directory import RunDirectory, read_config
-from osiris.runs.progress import Progress, write_progress
+from osiris.runs.progress import FORMAT, Progress, write_progress
 from osiris.runs.run import task_name
 from osiris.runs.state import read_state, writing
 from osiris.runs.views import write_metrics, write_observations
@@ -44,7 +44,7 @@ def go_back(directory: RunDirectory, progress: Progress, finished: bool) -> str:
     name, back = progress.contents[task]["name"], progress.back
     by_observe = not read_config(directory.path).data.benchmark
     if back is None and task == 0 and not progress.taken_back and by_observe:
-        write_progress(directory, Progress(counter=progress.counter))
+        write_progress(directory, Progress(format=FORMAT, counter=progress.counter))
         directory.clear()
         return name
     if back is None or back.position.task != task:

@@ -69,7 +69,15 @@ class KnownEpisode(Record, frozen=True, kw_only=True):
     """An episode that is learned, is being learned, or (with `osiris train`) is to come."""
 
     folder: FolderName
-    content: TaskContent
+    name: str
+    train: Count
+    test: Count
+    order: str
+
+    @property
+    def content(self) -> TaskContent:
+        """In this order: digests depend on it."""
+        return TaskContent(name=self.name, train=self.train, test=self.test, order=self.order)
 
 
 class Saved(Record, frozen=True, kw_only=True):
@@ -88,7 +96,7 @@ class Saved(Record, frozen=True, kw_only=True):
 class Progress(Record, frozen=True, kw_only=True):
     """All that is known about a run without its weights, its memory and its numbers."""
 
-    format: int = FORMAT
+    format: int
     counter: Count = 0
     """Of the states that were saved."""
     episodes: list[KnownEpisode] = field(default_factory=list)
@@ -166,7 +174,7 @@ class Progress(Record, frozen=True, kw_only=True):
 
 
 def known_episodes(contents: list[TaskContent]) -> list[KnownEpisode]:
-    return [KnownEpisode(folder=folder_name(task, one["name"]), content=one) for task, one in enumerate(contents)]
+    return [KnownEpisode(folder=folder_name(task, one["name"]), **one) for task, one in enumerate(contents)]
 
 
 def read_progress(directory: RunDirectory) -> Progress | None:

@@ -34,7 +34,7 @@ from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.presets import MEANINGLESS, own_data
 from osiris.runs.directory import EpisodeFolder, RunDirectory, differences, folder_name, read_config, settings
-from osiris.runs.progress import Position, Progress, Stage, known_episodes, read_progress, remove_unnamed
+from osiris.runs.progress import FORMAT, Position, Progress, Stage, known_episodes, read_progress, remove_unnamed
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import State, advice, load_state, save_state, writing
 from osiris.runs.views import write_metrics
@@ -217,7 +217,7 @@ class Training:
                     composition, world = method_to_dict(self.method), processes.world_size()
                     remove_unnamed(self.directory, None if state is None else read_progress(self.directory))
                     if state is None:
-                        self.known = Progress(counter=0 if self.known is None else self.known.counter)
+                        self.known = Progress(format=FORMAT, counter=0 if self.known is None else self.known.counter)
                     self.directory.record(config, composition, str(self.device), world)
             if not config.pretrained:  # cached for each benchmark and encoder
                 baseline = processes.on_first(baseline_of, config, self.benchmark, self.device)
