@@ -51,6 +51,14 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file for reading and appending, or create it; nothing is written through a hard link, or into a pipe."""
+    make_own(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file.")
+    return path.open("a+b")
+
+
 def make_own(path: Path) -> None:
     """Before a file is appended to or cut: if it has other names (hard links, as in a backup by `cp -al`), this name
     gets a copy of its own, and they keep what they have."""

@@ -95,6 +95,12 @@ def load_checkpoint(path: Path) -> LoadedEncoder:
     loaded = from_checkpoint(path, tensors, metadata)[0] if "encoder" in metadata else None
     if loaded is None or None in (loaded.mean, loaded.std, loaded.image_size):
         raise UserError(f"{path} is not a checkpoint of osiris; for other weights use --encoder {path}.")
+    for name, value in loaded.module.state_dict().items():
+        if value.is_floating_point() and not (value.dtype == torch.float32 and bool(torch.isfinite(value).all())):
+            raise UserError(
+                f"{path}: {name} holds numbers that are not finite, or not float32 ({value.dtype}). No finished "
+                "episode has such weights: use those of another one, or put the file back from a copy."
+            )
     return loaded
 
 

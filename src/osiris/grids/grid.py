@@ -273,7 +273,7 @@ class GridDirectory:
         files = self.files(run)
         try:
             progress = read_progress(files)
-            if progress is None or progress.begun < tasks:
+            if progress is None or progress.finished < tasks:
                 return None
             return read_measured(episode_folder(files, progress, tasks - 1).evaluation).numbers
         except (UserError, OSError, RecursionError):

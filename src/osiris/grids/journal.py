@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import psutil
 
-from osiris.files import make_own
+from osiris.files import open_to_append
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.runs.directory import RunDirectory
 from osiris.runs.records import StepLine, read_line
@@ -52,8 +52,7 @@ def record(directory: GridDirectory, run: GridRun, entry: JournalEntry) -> None:
     journal.parent.mkdir(parents=True, exist_ok=True)
     entry.time = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     cut = _end_of(journal, 1) not in (b"", b"\n")
-    make_own(journal)
-    with journal.open("ab") as file:
+    with open_to_append(journal) as file:
         file.write(b"\n" * cut + msgspec.json.encode(entry) + b"\n")
 
 

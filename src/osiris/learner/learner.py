@@ -295,7 +295,9 @@ class Learner(Collection):
         return progress.finished > 0 and (not progress.coming or self._files.metrics.exists())
 
     def status(self) -> Status:
-        known = self._progress
+        return consistent(self._files, self._status)
+
+    def _status(self, known: Progress | None) -> Status:
         if known is None or not known.saved:
             self._refuse_lost_checkpoint()
             raise self._nothing()
@@ -310,7 +312,7 @@ class Learner(Collection):
             way_on=f"osiris train --resume {shown}" if by_train else f"osiris observe {shown} FOLDER",
             memory=[*held, *[0] * (len(episodes) - len(held))],
             memory_size=known.memory_size,
-            health=self.metrics.evaluations[-1].health if finished else None,
+            health=current_metrics(self._files, known).evaluations[-1].health if finished else None,
             observations=observations_of(self._files, known),
             index=self.index_status() if finished else None,
             bytes=_size(self.folder),

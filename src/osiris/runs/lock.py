@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def lock_directory(path: Path, exclusive: bool = True) -> int:
 
 
 def _open(path: Path) -> int:
-    return os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        os.close(lock)
+        raise UserError(f"{path / LOCK} is not a regular file. Remove it.")
+    return lock
 
 
 def _held(lock: int, path: Path) -> bool:

@@ -69,9 +69,9 @@ class Run:
         return read_progress(self.files)
 
     def folder(self, task: int) -> EpisodeFolder | None:
-        """The files of a task, counted from 0; None if it is not known or not begun."""
+        """The files of a task that is learned, counted from 0; None if it is not."""
         progress = self.progress
-        if progress is None or not 0 <= task < progress.begun:
+        if progress is None or not 0 <= task < progress.finished:
             return None
         return episode_folder(self.files, progress, task)
 
@@ -202,7 +202,7 @@ class Run:
     @cached_property
     def weights(self) -> dict[int, Path]:
         """Task (from 0) -> its weights, of those that are still there."""
-        tasks = range(0 if self.progress is None else self.progress.begun)
+        tasks = range(0 if self.progress is None else self.progress.finished)
         files = {task: folder.weights for task in tasks if (folder := self.folder(task)) is not None}
         return {task: file for task, file in files.items() if file.exists()}
 

@@ -250,8 +250,8 @@ def _checkpoints(run: Path) -> dict[str, Path]:
     def read(progress: Progress | None) -> dict[str, Path]:
         if progress is None:
             return {}
-        begun = {task_name(task): episode_folder(directory, progress, task) for task in range(progress.begun)}
-        paths = {name: folder.weights for name, folder in begun.items() if folder.weights.exists()}
+        learned = {task_name(task): episode_folder(directory, progress, task) for task in range(progress.finished)}
+        paths = {name: folder.weights for name, folder in learned.items() if folder.weights.exists()}
         return ({"start": directory.start.weights} if progress.start else {}) | paths
 
     paths = consistent(directory, read)

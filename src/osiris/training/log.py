@@ -22,7 +22,7 @@ from osiris.evaluation.evaluate import headline
 from osiris.evaluation.health import collapsed
 from osiris.evaluation.overfitting import overfitting
 from osiris.evaluation.scores import Scores
-from osiris.files import make_own
+from osiris.files import open_to_append
 from osiris.framework.objectives import is_collapsed
 from osiris.framework.terms import X
 from osiris.models.normalisation import frozen_statistics
@@ -246,8 +246,7 @@ class JsonLines:
     """One line per record. Checkpoints hold `position`; a resumed run truncates the file to it."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
-        make_own(path)
-        self.file = path.open("a+b")
+        self.file = open_to_append(path)
         # A crash of the machine may have lost the end of the log: do not fill the gap, and keep whole lines only.
         self.file.seek(0)
         before = self.file.read()[:position]
