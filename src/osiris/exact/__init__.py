@@ -1,1 +1,1 @@
-"""What is learned by sums: no gradient, no order, nothing forgotten. Everything here is a function of sums over images."""
+"""What is learned by sums over images: no gradient, no order, nothing forgotten."""

@@ -1,7 +1,7 @@
 """Sums over rows: their number, their sum, and the sum of their outer products.
 
-Sums do not know an order. Those of two episodes, processes or machines can be added, and what was added can be taken out
-again; the results agree up to the rounding of float64.
+Sums do not know an order. Those of two episodes, processes or machines can be added, and what was added can be taken
+out again; the results agree up to the rounding of float64.
 """
 
 from __future__ import annotations
