@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests; each needs a core and about 1 GB of memory.
 WORKERS ?= 2
 
-# `make check F=src/osiris/learner/before.py` (or several files): what touches these files alone.
+# `make check F=src/osiris/learner/undo.py` (or several files): what touches these files alone.
 F ?=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 

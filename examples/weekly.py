@@ -34,8 +34,7 @@ for week in range(weeks):
 
 run = osiris.train("osiris-d", "folder:photos", preset=preset, out="runs/at-once", image_size=32)
 for week in range(weeks):
-    name = f"checkpoints/task-{week + 1:02d}.safetensors"
-    one, other = load_file(Path("runs/state") / name), load_file(run.path / name)
-    assert all(torch.equal(one[key], other[key]) for key in other), name
+    one, other = load_file(osiris.Learner("runs/state").run.weights[week]), load_file(run.weights[week])
+    assert all(torch.equal(one[key], other[key]) for key in other), week
 print(f"{weeks} weeks observed one by one and at once: the same weights")
 print("features of the first week:", osiris.Learner("runs/state").embed("photos/week-01").shape)

@@ -10,7 +10,7 @@ from needs import ROOT, TESTS, is_whole, touching
 @pytest.mark.parametrize(
     ("file", "function", "fixtures", "whole"),
     [
-        ("learner/test_before.py", "test_the_last_episode_is_undone_once", [], True),
+        ("learner/test_undo.py", "test_the_last_episode_is_undone_once", [], True),
         ("training/test_run_killed.py", "test_killed_again_and_again", ["uninterrupted"], True),
         ("reporting/test_studies.py", "anything", ["many_runs", "real_runs"], True),
         ("evaluation/test_knn.py", "test_same_predictions_as_naive_loops", [], False),
@@ -26,8 +26,8 @@ def names(changed: str) -> list[str]:
 
 
 def test_what_touches_a_file() -> None:
-    near = names("src/osiris/learner/before.py")
-    assert {"learner/test_before.py", "learner/test_learner.py"} <= set(near) and "augment/test_views.py" not in near
+    near = names("src/osiris/learner/undo.py")
+    assert {"learner/test_undo.py", "learner/test_learner.py"} <= set(near) and "augment/test_views.py" not in near
     assert "training/test_run_killed.py" in names("src/osiris/training/run.py")
     assert "test_cli.py" in names("src/osiris/commands/train.py")
     assert names("tests/test_needs.py") == ["test_needs.py"]

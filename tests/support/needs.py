@@ -1,8 +1,8 @@
 """What a test needs, read from its source: which cases train whole runs or start processes, and which touch a file.
 
-    python tests/support/needs.py src/osiris/learner/before.py
+    python tests/support/needs.py src/osiris/learner/undo.py
 
-prints the test files for `make check F=src/osiris/learner/before.py`.
+prints the test files for `make check F=src/osiris/learner/undo.py`.
 """
 
 import ast

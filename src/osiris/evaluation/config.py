@@ -7,9 +7,13 @@ from typing import Literal
 
 from osiris.errors import UserError, unknown
 
-PROTOCOLS = ("class-agnostic", "task-aware", "task-aware-masked")
+RAW = ("class-agnostic", "task-aware", "task-aware-masked")
 """One bank of all classes; a separate bank of the task's classes (as in the released code); the votes of the one bank,
 masked to the task's classes (as in the paper's appendix)."""
+WHITENED = "-whitened"
+PROTOCOLS = (*RAW, *(f"{name}{WHITENED}" for name in RAW))
+"""The same on features that are whitened by the moments of the bank, which asks how much of a difference is scale. The
+paper's numbers are raw."""
 
 BASELINES = ("pixels", "pixels-centred", "patches")
 """Features that are not learned. A trained encoder should beat KNN on them."""
@@ -31,8 +35,8 @@ class ProtocolConfig:
     """Neighbours that vote; all images of a smaller bank vote."""
     temperature: float = 0.1
     """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
-    protocols: tuple[str, ...] = ("class-agnostic", "task-aware")
-    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked."""
+    protocols: tuple[str, ...] = ("class-agnostic", "task-aware", "class-agnostic-whitened")
+    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked; each also with `-whitened`."""
     random_encoders: int = 5
     """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
     evaluate_every: int | None = None
