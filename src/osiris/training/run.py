@@ -128,6 +128,10 @@ def opened(opening: Opening) -> Iterator[Training]:
                 raise processes.Elsewhere(end.exit_code) from None
             if isinstance(end, Diverged):
                 way_on = advice(opening.out)
+                if opening.back and run is not None and run.position.task > 0:
+                    way_on = "Nothing of this episode was saved, so the state is that before it."
+                    if run.way_back is not None:
+                        way_on = f"To leave this episode: {opening.back} {run.way_back}"
             elif directory.config.exists():
                 way_on = opening.again or f"Continue with: osiris train --resume {shlex.quote(str(opening.out))}"
                 if opening.back and run is not None and run.way_back is not None:
