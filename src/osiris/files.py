@@ -109,9 +109,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, finite: bool = True) -> Any:
+    """`finite`: refuse numbers that are not finite, which `write_json` could not write again."""
+    number = _finite if finite else float
     try:
-        return json.loads(read_bytes(path).decode(), parse_float=_finite, parse_constant=_finite)
+        return json.loads(read_bytes(path).decode(), parse_float=number, parse_constant=number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -105,7 +105,11 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
     config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
     train(Opening(config, tmp_path / "run", quiet=True))
     assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
+    metrics = (tmp_path / "run" / "metrics.json").read_bytes()
     (tmp_path / "run" / "metrics.json").unlink()  # as if killed before the metrics
+    train(Opening(config, tmp_path / "run", quiet=True))
+    assert (tmp_path / "run" / "metrics.json").read_bytes() == metrics, "of the evaluations"
+    episode(tmp_path / "run", 3).evaluation.unlink()
     with pytest.raises(UserError, match="has more tasks since: week 3; continue with osiris observe"):
         train(Opening(config, tmp_path / "run", quiet=True))
     whole = with_options(config, {"benchmark": f"folder:{photos}"})
@@ -172,14 +176,14 @@ def test_killed_where_a_file_moves(moments: str, photos: Path, tmp_path: Path, m
     shutil.copytree(tmp_path / "cache", tmp_path / "first cache")
     assert observe(whole, "doomed", death=None, counted=str(counted), moves=True) == 0
     last = int(counted.read_text())
-    sampled = {random.Random(1).randrange(1, last - 3), last - 3, last - 1}  # before metrics.json, observations.json
+    sampled = {random.Random(1).randrange(1, last - 5), last - 5, last - 1}  # before metrics.json, observations.json
     for death in range(1, last + 1) if moments == "all" else sorted(sampled):
         state = tmp_path / f"killed-{death}"
         shutil.copytree(first, state)
         shutil.rmtree(tmp_path / "cache")
         shutil.copytree(tmp_path / "first cache", tmp_path / "cache")
         assert observe(state, "doomed", death=death, moves=True) == -signal.SIGKILL
-        for name in ("metrics.json", "observations.json") if death == last - 3 else ():
+        for name in ("metrics.json", "observations.json") if death == last - 5 else ():
             assert (state / name).read_bytes() == (first / name).read_bytes(), "killed before these are replaced"
         assert observe(state, "command") == 0, output.read_text()
         assert contents(state) == contents(whole), death

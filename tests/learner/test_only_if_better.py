@@ -66,7 +66,7 @@ def test_a_refused_episode_keeps_the_old_encoder_bit_for_bit(
     judge(monkeypatch, UNCLEAR)
     learner(state, **options).observe(photos / "one", reference=labelled, only_if_better=True)
     first = encoder(state, 1)
-    assert any(not torch.equal(value, first[name]) for name, value in encoder(state, "start").items()), "accepted"
+    assert any(not torch.equal(value, first[name]) for name, value in encoder(state, 0).items()), "accepted"
     judge(monkeypatch, WORSE)
     learner(state, **options).observe(photos / "two", only_if_better=True)  # the reference of the call before
     assert all(torch.equal(value, first[name]) for name, value in encoder(state, 2).items())
@@ -98,7 +98,7 @@ def test_an_episode_that_was_interrupted(photos: Path, tmp_path: Path, monkeypat
     with asked_to_stop(0, 1), pytest.raises(Stopped):
         learner(tmp_path / "state", merge=1.0).observe(photos / "one", **given)
     learner(tmp_path / "state", merge=1.0).observe(photos / "one", **given)
-    before = encoder(tmp_path / "state", "start")
+    before = encoder(tmp_path / "state", 0)
     assert all(torch.equal(value, before[name]) for name, value in encoder(tmp_path / "state", 1).items())
     with asked_to_stop(0, 1), pytest.raises(Stopped):
         learner(tmp_path / "other", merge=1.0).observe(photos / "one")

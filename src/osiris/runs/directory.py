@@ -252,7 +252,7 @@ def read_config(path: Path) -> Config:
     """The config of a run directory, or of a config.json."""
     file = path if path.is_file() or (path.suffix == ".json" and not path.is_dir()) else RunDirectory(path).config
     try:
-        record = read_json(file)
+        record = read_json(file, finite=False)  # the option is named where its range is checked
     except (FileNotFoundError, NotADirectoryError):
         reason = "" if file == path else f"{path} is not a run directory: "
         raise UserError(f"{reason}{file} does not exist.") from None

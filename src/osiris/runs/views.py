@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from osiris.config import Config
 from osiris.console import warn
 from osiris.errors import UserError
@@ -112,7 +114,8 @@ def current_metrics(directory: RunDirectory, progress: Progress | None) -> RunMe
 
 
 def write_metrics(directory: RunDirectory, progress: Progress, *known: Any) -> RunMetrics | None:
-    """metrics.json, if it differs from what is there; None if the evaluation of the last episode is gone."""
+    """metrics.json, if it differs from what is there; None if the evaluation of the last episode is gone. What it has
+    of evaluations between steps stays, if their files are gone."""
     metrics = make_metrics(directory, progress, *known)
     if metrics is None:
         return None
@@ -121,6 +124,13 @@ def write_metrics(directory: RunDirectory, progress: Progress, *known: Any) -> R
         there = read_metrics(directory.metrics)
     except UserError:
         there = None
+    known = [] if there is None else there.curve or []
+    if (
+        there is not None
+        and metrics == replace(there, curve=metrics.curve)
+        and all(one in known for one in metrics.curve or [])
+    ):
+        return there
     if there != metrics:
         write_record(directory.metrics, metrics)
     return metrics
