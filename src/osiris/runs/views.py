@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from osiris.config import Config
 from osiris.console import warn
 from osiris.errors import UserError
 from osiris.evaluation.evaluate import compare_arrays
@@ -43,33 +42,40 @@ def measured(folder: EpisodeFolder) -> Measured | None:
         return None
 
 
-def make_metrics(
-    directory: RunDirectory, progress: Progress, config: Config | None = None, method: tuple[str, str] | None = None
-) -> RunMetrics | None:
-    """Of the evaluations on disk; None if that of the last episode is missing or damaged."""
+def make_metrics(directory: RunDirectory, progress: Progress) -> RunMetrics | None:
+    """Of the evaluations on disk; None if that of the last episode is missing or damaged, or one that a run with labels
+    needs."""
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     found = [measured(folder) for folder in folders]
     if not found or found[-1] is None or found[-1].setting is None:
         return None
-    (name, stream), config = method or recorded_method(directory), config or read_config(directory.path)
+    (name, stream), config = recorded_method(directory), read_config(directory.path)
     start = measured(directory.start) if progress.start else None
     if progress.start and start is None:
         return None
-    last, compared = found[-1], {}
-    assert last.setting is not None
-    if start is not None and last.setting.labelled:
-        compared = against_start(directory.start, folders[-1], last)
-    return build_metrics(
-        name,
-        last.setting,
-        config.seed,
-        [None if one is None else one.numbers for one in found],
-        stream == "continual",
-        _curve(folders),
-        config.preset,
-        None if start is None else start.numbers,
-        compared,
-    )
+    last, setting, compared = found[-1], found[-1].setting, {}
+    if setting.labelled and None in found:
+        return None
+    try:
+        if start is not None and setting.labelled:
+            compared = against_start(directory.start, folders[-1], last, len(setting.task_names))
+        return build_metrics(
+            name,
+            setting,
+            config.seed,
+            [None if one is None else one.numbers for one in found],
+            stream == "continual",
+            _curve(folders),
+            config.preset,
+            None if start is None else start.numbers,
+            compared,
+        )
+    except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"the evaluations in {directory.episodes} do not fit together ({type(error).__name__}: {error})."
+        ) from None
 
 
 def _curve(folders: list[EpisodeFolder]) -> list[CurveScores]:
@@ -83,12 +89,10 @@ def _curve(folders: list[EpisodeFolder]) -> list[CurveScores]:
 
 
 def against_start(
-    start: EpisodeFolder, last: EpisodeFolder, evaluation: Measured
+    start: EpisodeFolder, last: EpisodeFolder, evaluation: Measured, tasks: int
 ) -> Mapping[str, tuple[Comparison | None, list[Comparison | None]]]:
     """Protocol -> (overall, by task): the predictions of the last evaluation against those of the start."""
     before, after = (load_tensors(folder.evaluation)[0] for folder in (start, last))
-    assert evaluation.setting is not None
-    tasks = len(evaluation.setting.task_names)
     return {name: compare_arrays(before, after, name, tasks) for name in evaluation.numbers.protocols}
 
 
@@ -108,15 +112,20 @@ def current_metrics(directory: RunDirectory, progress: Progress | None) -> RunMe
             raise
         metrics = None
     again = make_metrics(directory, progress) if progress.finished else None
-    if again is None and metrics is None:
-        read_metrics(directory.metrics)
-    return again or metrics or read_metrics(directory.metrics)
+    if again is not None:
+        return again
+    if metrics is None:
+        return read_metrics(directory.metrics)  # says what is wrong with it
+    raise UserError(
+        f"{directory.metrics} is not of the {progress.finished} episodes in {directory.progress}, and cannot be made "
+        "again, because evaluations are missing. Give the images of the last episode again."
+    )
 
 
-def write_metrics(directory: RunDirectory, progress: Progress, *known: Any) -> RunMetrics | None:
+def write_metrics(directory: RunDirectory, progress: Progress) -> RunMetrics | None:
     """metrics.json, if it differs from what is there; None if the evaluation of the last episode is gone. What it has
     of evaluations between steps stays, if their files are gone."""
-    metrics = make_metrics(directory, progress, *known)
+    metrics = make_metrics(directory, progress)
     if metrics is None:
         return None
     directory.require_present()
