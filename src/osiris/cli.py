@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return finished.code if isinstance(finished.code, int) else 0
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except MemoryError as error:
+        return _fail(f"out of memory. {error}".strip(), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

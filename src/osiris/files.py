@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import json
+import math
 import os
 import secrets
-from collections.abc import Callable, Iterable
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from safetensors import SafetensorError, safe_open
@@ -21,12 +25,46 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Missing(UserError):
+    """A file that is not there, or not there any more."""
+
+
 def cache_directory() -> Path:
     """OSIRIS_CACHE, else `osiris` in XDG_CACHE_HOME, else ~/.cache/osiris. Empty and relative XDG paths are ignored."""
     if given := os.environ.get("OSIRIS_CACHE"):
         return Path(given).expanduser()
     standard = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (standard if standard.is_absolute() else Path.home() / ".cache") / "osiris"
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. What is not a file is refused: reading a pipe would take forever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is not a regular file.")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file for reading and appending, or create it; nothing is written through a hard link, or into a pipe."""
+    make_own(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file.")
+    return path.open("a+b")
+
+
+def make_own(path: Path) -> None:
+    """Before a file is appended to or cut: if it has other names (hard links, as in a backup by `cp -al`), this name
+    gets a copy of its own, and they keep what they have."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            write_atomically(path, lambda temporary: shutil.copyfile(path, temporary))
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -73,9 +111,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode(), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it has a number that is not finite, {text[:20]}")
+    return value
 
 
 def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -88,14 +133,35 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a safetensors file on the CPU, and what osiris recorded with them."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)  # noqa: SIM118
+
+
+def load_metadata(path: Path) -> dict[str, Any]:
+    """What osiris recorded with the tensors of a safetensors file, without reading these."""
+    with _opened(path) as file:
+        return _metadata(file)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file. The library reports every failure to open it as a file that is missing, so it is opened
+    before: an error of the system stays what it is."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = msgspec.json.decode((file.metadata() or {}).get("osiris", "{}"), type=dict)
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+        with open_regular(path), safe_open(path, framework="pt") as file:
+            yield file
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        if path.exists():
+            raise OSError(errno.EIO, "it cannot be opened", str(path)) from None
+        raise Missing(f"{path} does not exist.") from None
+    except UserError:
+        raise
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from error
+
+
+def _metadata(file: Any) -> dict[str, Any]:
+    return msgspec.json.decode((file.metadata() or {}).get("osiris", "{}"), type=dict)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any] | None = None) -> None:

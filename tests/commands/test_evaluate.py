@@ -13,13 +13,14 @@ import osiris
 from osiris.cli import main
 from osiris.commands.evaluate import parse
 from osiris.evaluation.config import BASELINES
+from osiris.files import load_metadata
 from osiris.reporting.comparison import main_table
 from osiris.reporting.studies import studies
 from osiris.reporting.tables import Number
 from osiris.runs.run import load_runs
 from osiris.training import evaluating
 from pictures import write_pictures
-from tiny_runs import arguments
+from tiny_runs import arguments, episode, newest
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,15 @@ def run(tmp_path_factory: pytest.TempPathFactory, arrays: str) -> Path:
 
 def scores(out: Path, name: str) -> dict:
     """The numbers in a file, without the key by which they are used again."""
-    numbers = json.loads((out / f"{name}.json").read_text())
+    return numbers_in(out / f"{name}.safetensors")
+
+
+def own_scores(run: Path, task: int) -> dict:
+    return numbers_in(episode(run, task).evaluation)
+
+
+def numbers_in(path: Path) -> dict:
+    numbers = load_metadata(path)["numbers"]
     return {field: value for field, value in numbers.items() if field != "key"}
 
 
@@ -56,13 +65,13 @@ def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path
     own = json.loads((run / "metrics.json").read_text())
     again = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert again["protocols"] == own["protocols"] and again["fingerprint"] == own["fingerprint"]
-    checkpoint = run / "checkpoints" / "task-02.safetensors"
+    checkpoint = episode(run, 2).weights
     assert main(["evaluate", str(checkpoint), "--out", str(tmp_path / "one")]) == 0
-    assert scores(tmp_path / "one", "task-02") == scores(run / "evaluation", "task-02")
+    assert scores(tmp_path / "one", "task-02") == own_scores(run, 2)
     config = json.loads((run / "config.json").read_text())["config"]
     protocol = ["--benchmark", config["data"]["benchmark"], "--k", "3", "--threads", "1", "--device", "cpu"]
     assert main(["evaluate", "--encoder", str(checkpoint), *protocol, "--out", str(tmp_path / "file")]) == 0
-    assert scores(tmp_path / "file", "encoder") == scores(run / "evaluation", "task-02")
+    assert scores(tmp_path / "file", "encoder") == own_scores(run, 2)
     assert "class-agnostic" in capsys.readouterr().out
 
 
@@ -71,7 +80,7 @@ def test_an_unfinished_run_is_not_compared_with_finished_ones(
 ) -> None:
     part = Path(shutil.copytree(run, tmp_path / "part"))
     for name, task in (("without-the-first", 1), ("unfinished", 3)):
-        (part / "checkpoints" / f"task-{task:02d}.safetensors").unlink()
+        episode(part, task).weights.unlink()
         assert main(["evaluate", str(part), "--out", str(tmp_path / name)]) == 0
         assert load_runs([tmp_path / name])[0].metrics.complete == (task == 1)
     assert main(["compare", str(run), str(tmp_path / "unfinished"), "--by", "run"]) == 2
@@ -98,19 +107,22 @@ def test_numbers_are_used_again_only_for_the_same_weights_data_and_protocol(
     run: Path, arrays: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    weights = Path(shutil.copyfile(run / "checkpoints" / "task-01.safetensors", "weights.safetensors"))
+    weights = Path(shutil.copyfile(episode(run, 1).weights, "weights.safetensors"))
     given = ["--encoder", str(weights), "--benchmark", arrays, "--threads", "1"]
     assert [evaluated([*given, "--k", "3"], monkeypatch) for _ in range(2)] == [1, 0]
-    shutil.copyfile(run / "checkpoints" / "task-02.safetensors", weights)
+    shutil.copyfile(episode(run, 2).weights, weights)
     assert [evaluated([*given, "--k", "3"], monkeypatch) for _ in range(2)] == [1, 0]
     found = [scores(folder, "encoder") for folder in Path("evaluations").iterdir()]
     assert len(found) == 2, "a file of the same name does not replace the numbers of another"
-    assert all(scores(run / "evaluation", name) in found for name in ("task-01", "task-02"))
+    assert all(own_scores(run, task) in found for task in (1, 2))
     assert [evaluated([*given, "--k", k, "--out", "out"], monkeypatch) for k in "3355"] == [1, 0, 1, 0]
 
 
-def test_numbers_of_a_run_are_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(run), "--k", "5", "--out", str(run / "evaluation")]) == 2
+def test_numbers_of_a_run_are_not_replaced(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "other"
+    place.mkdir()
+    shutil.copyfile(episode(run, 1).evaluation, place / "task-01.safetensors")
+    assert main(["evaluate", str(run), "--k", "5", "--out", str(place)]) == 2
     assert "choose another --out" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -164,7 +176,7 @@ def test_compatibility_is_kept_with_the_run_and_compared(run: Path, tmp_path: Pa
     assert "R@10" not in capsys.readouterr().out
     assert main(["evaluate", str(run), "--compatibility"]) == 0
     shown = capsys.readouterr().out
-    path = run / "evaluation" / "compatibility.json"
+    path = run / "compatibility.json"
     assert path.read_bytes() == (tmp_path / "compatibility.json").read_bytes(), "the same numbers at every call"
     record = osiris.compatibility(run, out=tmp_path / "python")
     (loaded,) = load_runs([run])
@@ -182,10 +194,10 @@ def test_compatibility_is_kept_with_the_run_and_compared(run: Path, tmp_path: Pa
 
 
 def test_compatibility_needs_the_weights_after_every_task(run: Path, tmp_path: Path, capsys) -> None:
-    for number, gone in enumerate((["task-01"], ["task-02"], ["task-02", "task-03"])):
+    for number, gone in enumerate(([1], [2], [2, 3])):
         copy = Path(shutil.copytree(run, tmp_path / str(number)))
-        for name in gone:
-            (copy / "checkpoints" / f"{name}.safetensors").unlink()
+        for task in gone:
+            episode(copy, task).weights.unlink()
         assert main(["evaluate", str(copy), "--compatibility"]) == 2
         assert re.search(r"after all tasks.*has the weights of task-0", capsys.readouterr().err.replace("\n", " "))
 
@@ -199,13 +211,13 @@ def test_compatibility_needs_the_weights_after_every_task(run: Path, tmp_path: P
         (["--encoder", "nothere.pt", "--benchmark", "nothere"], "nothere.pt is not a file"),
         (["nowhere"], "does not exist"),
         (["{run}/.."], r"is a folder of 1 runs; evaluate one of them, such as .*run\."),
-        (["{run}/checkpoints"], "is not a run directory"),
-        (["{run}/checkpoints/latest.pt"], r"is the training state of a run; give .*task-XX.safetensors"),
-        (["--encoder", "{run}/checkpoints/latest.pt", "--benchmark", "nothere"], "is the training state of a run"),
+        (["{run}/episodes"], "is not a run directory"),
+        (["{state}"], r"is the training state of a run; give .*weights.safetensors"),
+        (["--encoder", "{state}", "--benchmark", "nothere"], "is the training state of a run"),
         (["{run}", "--arch", "resnet18"], "leave them out here"),
         (["{run}", "--compatibility", "--test-per-class", "2"], "is not the data .* with --out"),
         (["{run}", "--compatibility", "--baseline", "pixels"], "give its directory"),
-        (["{run}/checkpoints/task-02.safetensors", "--compatibility"], "give its directory"),
+        (["{weights}", "--compatibility"], "give its directory"),
         (["{run}", "--compatibility", "--reference", "x"], "not both"),
         (["{run}", "--out", "{run}/config.json/x"], "config.json is a file. Choose another --out"),
     ],
@@ -213,5 +225,6 @@ def test_compatibility_needs_the_weights_after_every_task(run: Path, tmp_path: P
 def test_refusals_come_before_the_data_is_loaded(given, message, run: Path, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("osiris.data.load.load_benchmark", lambda _: pytest.fail("the data was loaded"))
-    assert main(["evaluate", *(part.replace("{run}", str(run)) for part in given)]) == 2
+    places = {"run": run, "state": newest(run), "weights": episode(run, 2).weights}
+    assert main(["evaluate", *(part.format(**places) for part in given)]) == 2
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))

@@ -15,7 +15,7 @@ from osiris.learner import collection
 from osiris.models import external
 from osiris.models.external import PYTHON_ENTRY, typed_encoder
 from osiris.runs.directory import read_config
-from tiny_runs import arguments, asked_to_stop, last_state, pictures
+from tiny_runs import arguments, asked_to_stop, episode, last_state, pictures
 
 CODE = """
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_module_counts_as_pretrained_and_a_function_only_if_said(arrays: str, 
         assert cli.main(command) == 0
         config = read_config(Path(out))
         assert config.pretrained and config.learning.statistics == "frozen" and config.learning.merge < 1
-        assert (Path(out) / "evaluation" / "start.json").exists()
+        assert episode(Path(out), 0).evaluation.exists()
         assert cli.main(command) == 0, "the same command again returns the finished run"
         assert cli.main(["train", "--resume", out, "--encoder", entry, "--quiet"]) == 0
     assert cli.main(typed(arrays, "not", "nets:module", "--no-pretrained")) == 0
@@ -180,7 +180,7 @@ def test_a_state_of_an_own_encoder_on_the_command_line(
     assert new("export", "state", "--format", "torchscript", *own) == 0
     assert new("report", "state", *own) == 0
     assert torch.jit.load("state-torchscript/model.pt") is not None
-    assert load_tensors(Path("state/checkpoints/task-02.safetensors"))[1]["encoder"]["encoder"] == "own:module"
+    assert load_tensors(episode(Path("state"), 2).weights)[1]["encoder"]["encoder"] == "own:module"
 
 
 def test_a_run_of_an_own_encoder_is_evaluated_again(

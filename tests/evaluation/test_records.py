@@ -13,7 +13,7 @@ from osiris.evaluation.evaluate import compare_hits, evaluate_features
 from osiris.evaluation.features import embed_benchmark
 from osiris.evaluation.fingerprint import protocol_fingerprint
 from osiris.evaluation.scores import Scores, write_record
-from osiris.runs.records import ProtocolMetrics, build_metrics, read_metrics, task_names
+from osiris.runs.records import ProtocolMetrics, build_metrics, read_metrics, setting_of, task_names
 
 PROTOCOL = ProtocolConfig(k=3, random_encoders=2)
 
@@ -46,7 +46,7 @@ def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
     baseline = untrained_baseline(Linear, benchmark_, PROTOCOL, None, "linear")
     mark = protocol_fingerprint(benchmark_, PROTOCOL, {"width": 6})
     assert baseline is not None
-    built = build_metrics("ft", benchmark_, 7, evaluations, baseline.protocols, mark)
+    built = build_metrics("ft", setting_of(benchmark_, mark, baseline.protocols), 7, evaluations)
     write_record(tmp_path / "metrics.json", built)
     metrics = read_metrics(tmp_path / "metrics.json")
     assert metrics == built and {"curve", "preset", "missing"}.isdisjoint(
@@ -68,11 +68,11 @@ def test_metrics_of_a_run_go_to_the_file_and_back(benchmark_, tmp_path):
 def test_metrics_of_an_offline_and_of_an_unfinished_run(benchmark_):
     one = numbers_of(benchmark_, 1)
     mark = protocol_fingerprint(benchmark_, PROTOCOL, {})
-    offline = build_metrics("offline", benchmark_, 0, [one], None, mark, continual=False)
+    offline = build_metrics("offline", setting_of(benchmark_, mark), 0, [one], continual=False)
     aware = offline["task-aware"]
     assert offline.complete and aware.continual is False and len(aware.accuracy_matrix) == 1
     assert aware.A is not None and aware.C is not None and aware.F is aware.K is aware.T is None
-    unfinished = build_metrics("ft", benchmark_, 0, [one, one], None, mark)
+    unfinished = build_metrics("ft", setting_of(benchmark_, mark), 0, [one, one])
     assert not unfinished.complete and unfinished["task-aware"].F == 0
 
 

@@ -220,7 +220,10 @@ def test_control_characters_are_shown_as_escapes(
 
 
 def test_the_newest_step_is_read_from_the_end(tmp_path: Path) -> None:
-    lines = [{"event": "step", "task": 1, "tasks": 3, "total_step": step, "progress": 0.1} for step in range(1000)]
+    lines = [
+        {"event": "step", "task": 1, "tasks": 3, "step": 1, "terms": {}, "total_step": step, "progress": 0.1}
+        for step in range(1000)
+    ]
     text = "".join(json.dumps(line) + "\n" for line in [*lines, {"event": "evaluation", "task": 1}])
     (tmp_path / "log.jsonl").write_text(text + '{"event": "step", "ta')
     assert last_step(tmp_path / "log.jsonl").total_step == 999

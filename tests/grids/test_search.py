@@ -13,12 +13,12 @@ from osiris.commands import parse_arguments, sweep
 from osiris.data.config import BenchmarkConfig
 from osiris.data.load import load_benchmark
 from osiris.errors import UserError
-from osiris.evaluation.scores import Health, ProtocolScores, Scores, write_record
+from osiris.evaluation.scores import Health, ProtocolScores, Scores
 from osiris.grids.attempts import status_of
 from osiris.grids.grid import Grid, GridDirectory, GridRun
 from osiris.grids.journal import read_journal
 from osiris.grids.search import Halving, halvings_of, ladder, parse_range, score, search, spread_trials
-from tiny_runs import assert_same_run, config, train, write_arrays
+from tiny_runs import assert_same_run, config, pretend_evaluated, train, write_arrays
 
 RATE = "learning_rate=0.01..0.3:log"
 
@@ -71,11 +71,9 @@ def test_the_best_trials_go_on_and_failed_ones_do_not(tmp_path: Path) -> None:
     def launch(runs: list[GridRun]) -> None:
         launched.append((directory.stop_after, runs))
         for run in runs:
-            path = directory.folder(run) / "evaluation" / f"task-{directory.stop_after:02d}.json"
             if rate[run] < 0.15:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 accuracy = [rate[run]] * (directory.stop_after or 0) + [99.0] * 5  # of tasks that come later
-                write_record(path, scores([None, *accuracy[1:]]))
+                pretend_evaluated(directory.folder(run), directory.stop_after or 0, scores([None, *accuracy[1:]]))
 
     search(directory, [halving], launch)
     good = sorted((trial for trial in halving.trials if rate[trial] < 0.15), key=lambda trial: -rate[trial])
@@ -97,9 +95,7 @@ def test_a_score_is_the_mean_over_the_tasks_seen(tmp_path: Path) -> None:
     directory, run = GridDirectory(tmp_path), GridRun("osiris-d", "tinyworld", 0, "smoke")
     accuracy = [None, 40.0, 10.0, 90.0, 95.0]
     for tasks in range(1, 6):
-        path = directory.folder(run) / "evaluation" / f"task-{tasks:02d}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(path, scores(accuracy))
+        pretend_evaluated(directory.folder(run), tasks, scores(accuracy))
         known = [value for value in accuracy[:tasks] if value is not None]
         assert score(directory, run, tasks) == (pytest.approx(sum(known) / len(known)) if known else None)
     assert score(directory, run, 6) is None
@@ -176,8 +172,7 @@ def test_a_damaged_evaluation_does_not_end_a_trial(tmp_path: Path) -> None:
     """Training computes it again."""
     (run,) = Grid(("ft",), seeds=(0,), preset="smoke").runs()
     directory = GridDirectory(tmp_path, [run], stop_after=2)
-    path = directory.folder(run) / "evaluation" / "task-02.json"
-    write_record(path, scores([50.0, 70.0, 99.0]))
+    path = pretend_evaluated(directory.folder(run), 2, scores([50.0, 70.0, 99.0]))
     assert directory.finished(run) and score(directory, run, 2) == 60
     for damaged in ("", "{}", "[" * 100_000):
         path.write_text(damaged)

@@ -32,11 +32,22 @@ from osiris.reporting.benchmark_images import find_images
 from osiris.reporting.figures import episodes as state_figures
 from osiris.reporting.studies import studies
 from osiris.reporting.writer import ReportWriter
+from osiris.runs.directory import RunDirectory
+from osiris.runs.progress import write_progress
 from osiris.runs.run import load_runs
-from osiris.runs.state import load_state, read_state
+from osiris.runs.state import State, read_state
 from osiris.training.run import Opening, train
 from quick import quick
-from tiny_runs import asked_to_stop, contents, last_state, pictures
+from tiny_runs import (
+    asked_to_stop,
+    contents,
+    episode,
+    last_state,
+    newest,
+    pictures,
+    progress_of,
+    read_newest,
+)
 
 OPTIONS: dict[str, Any] = {"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8}
 WEEKS = ("week 1", "week 2", "week 3")
@@ -74,8 +85,7 @@ def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path,
     train(Opening(config, tmp_path / "run", quiet=True))
     assert last_state(tmp_path / "state") == last_state(tmp_path / "run")
     for task in range(3):
-        name = f"checkpoints/task-{task + 1:02d}.safetensors"
-        states = [load_tensors(tmp_path / folder / name)[0] for folder in ("state", "run")]
+        states = [load_tensors(episode(tmp_path / folder, task + 1).weights)[0] for folder in ("state", "run")]
         assert states[0].keys() == states[1].keys()
         assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
@@ -183,25 +193,28 @@ def test_forgotten_images_are_in_no_file_of_the_state(
     state, secret = tmp_path / "state", tmp_path / "secret.png"
     for week in WEEKS[:2]:
         learner(state, "der").observe(photos / week)
-    checkpoints = state / "checkpoints"
-    before = read_state(checkpoints / "latest.pt").engine["model"]
+    before = read_newest(state).engine["model"]
     pixels = before["memory.images"][3].clone()
     Image.fromarray(pixels.numpy().transpose(1, 2, 0)).save(secret)
-    for name in ("damaged.pt", ".latest.pt.abc.tmp"):
-        shutil.copy(checkpoints / "latest.pt", checkpoints / name)
+    left = [newest(state).with_name(name) for name in ("state-000099.pt", ".state-000099.pt.abc.tmp")]
+    for path in left:
+        shutil.copy(newest(state), path)
 
     def holding() -> set[str]:
         files = [path for path in state.rglob("*") if path.is_file()]
         return {path.name for path in files if pixels.numpy().tobytes() in path.read_bytes()}
 
-    assert {"latest.pt", "damaged.pt", ".latest.pt.abc.tmp"} <= holding()
+    assert {newest(state).name, *(path.name for path in left)} <= holding()
+    states = len(progress_of(state).states)
     cache = Path(os.environ["OSIRIS_CACHE"])
     cached = set(cache.rglob("*"))
     assert cli.main(["observe", str(state), "--forget", str(secret)]) == 0
     assert holding() == set() and set(cache.rglob("*")) == cached
     assert f"may remain in the cache, {os.environ['OSIRIS_CACHE']}" in capsys.readouterr().err
-    for name in ("latest.pt", "previous.pt"):
-        after = read_state(checkpoints / name).engine["model"]
+    progress = progress_of(state)
+    assert len(progress.states) == states and progress.back is not None, "the last episode can still be taken back"
+    for saved in progress.saved:
+        after = read_state(RunDirectory(state), saved, progress)["model"]
         fields = [field for field in after if field.startswith("memory.") and after[field].ndim > 0]
         assert {"memory.images", "memory.source", "memory.task"} < set(fields) and len(fields) > 4
         found = {slot for slot in range(12) if torch.equal(before["memory.images"][slot], pixels)}
@@ -224,8 +237,7 @@ def test_a_folder_that_a_received_state_names_is_not_opened(
     shutil.copytree(observed, state)
 
     def name(folder: Path) -> None:
-        path = state / "observations.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"reference": str(folder)}))
+        write_progress(RunDirectory(state), replace(progress_of(state), reference=str(folder)))
 
     name(private)
     learner(state).measure()
@@ -257,10 +269,10 @@ def test_damaged_observations_are_started_again(
 ) -> None:
     state = tmp_path / "state"
     shutil.copytree(observed, state)
-    path = state / "observations.json"
-    path.write_text(path.read_text()[:50] if damage == "cut" else damage)
+    for path in (episode(state, 2).observation, state / "observations.json"):
+        path.write_text(path.read_text()[:50] if damage == "cut" else damage)
     assert cli.main(["status", str(state)]) == 0
-    assert "observations.json" in (error := capsys.readouterr().err) and "It is started again" in error
+    assert "observation.json" in (error := capsys.readouterr().err) and "It is measured again" in error
     assert cli.main(["observe", str(state), str(photos / WEEKS[2]), "--quiet"]) == 0
     measured = learner(state).status()["observations"].episodes
     assert [one.task for one in measured] == [0, 1, 2] and measured[2].drift is not None
@@ -275,8 +287,8 @@ def test_damaged_metrics_of_a_state_come_back_with_the_last_episode(
     record = json.loads((state / "metrics.json").read_text())
     for text in (json.dumps(record | {"evaluations": []}), json.dumps(record | {"task_names": []}), "{"):
         (state / "metrics.json").write_text(text)
-        with pytest.raises(UserError, match="Observe the images of the last episode again"):
-            learner(state).status()
+        assert learner(state).metrics == learner(observed).metrics, "made again from the files of the episodes"
+        assert (state / "metrics.json").read_text() == text, "but not written by a reader"
     learner(state).observe(photos / WEEKS[2])
     assert contents(state) == contents(observed)
 
@@ -309,7 +321,7 @@ def test_a_refused_episode_is_known_after_a_kill(photos: Path, tmp_path: Path, m
         learner(state).observe(photos / WEEKS[1], reference=labelled, only_if_better=True)
     learner(state).observe(photos / WEEKS[1], reference=labelled, only_if_better=True)
     assert [one.kept for one in learner(state).status()["observations"].episodes] == [True, False]
-    weights = [load_tensors(state / "checkpoints" / f"task-0{task}.safetensors")[0] for task in (1, 2)]
+    weights = [load_tensors(episode(state, task).weights)[0] for task in (1, 2)]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0] if key.startswith("encoder."))
 
 
@@ -332,13 +344,12 @@ def test_status_embed_and_forget_on_the_command_line(
     np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), features)
     np.testing.assert_allclose(learner(state).embed(photos / WEEKS[1] / "03.png")[0], features[3], rtol=1e-4, atol=1e-5)
 
-    held = load_state(state / "checkpoints")
-    assert held is not None
+    held = read_newest(state)
     stored = held.memory.images[0].numpy().transpose(1, 2, 0)
     Image.fromarray(stored).save(tmp_path / "secret.png")
     assert cli.main(["observe", str(state), "--forget", str(tmp_path / "secret.png")]) == 0
-    for name in ("latest.pt", "previous.pt"):
-        held = read_state(state / "checkpoints" / name).memory.images
+    for saved in progress_of(state).states:
+        held = State(read_state(RunDirectory(state), saved, progress_of(state)), progress_of(state)).memory.images
         assert not any(np.array_equal(image.numpy().transpose(1, 2, 0), stored) for image in held)
     assert cli.main(["observe", str(state)]) == 2
 
@@ -353,7 +364,9 @@ def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos:
         memory.append(psutil.Process().memory_info().rss)
         gc.collect()
         tensors.append(sum(type(one) is torch.nn.Parameter for one in gc.get_objects()))
-    assert len(list((state / "checkpoints").glob("task-*"))) == len(list(state.glob("evaluation/*.safetensors"))) == 1
+    assert [path.parent.name[:2] for path in sorted(state.glob("episodes/*/weights.safetensors"))] == [
+        f"{number:02d}" for number in (episodes - 1, episodes)
+    ], "of the last episode, and of the one that --undo goes back to"
     assert sizes[-1] - sizes[1] < 6000 * (episodes - 2), sizes
     assert tensors[-1] == tensors[1], "the networks of earlier episodes are freed"
     if episodes > 10:

@@ -11,18 +11,17 @@ from PIL import Image
 
 from osiris import cli
 from osiris.errors import Stopped, UserError
-from osiris.evaluation.scores import Comparison, ReferenceScores
+from osiris.evaluation.scores import Comparison, ReferenceScores, read_record
 from osiris.evaluation.statistics import wilson
 from osiris.files import load_tensors
 from osiris.learner import Learner
 from osiris.learner import learner as learner_module
 from osiris.learner import observations as module
 from osiris.learner.observations import against, verdict
-from osiris.runs.records import Observation, Observations, read_observations
-from osiris.runs.state import load_state
+from osiris.runs.records import Observation, Observations
 from osiris.training.run import Training
 from tiny_encoders import seeded
-from tiny_runs import asked_to_stop, pictures
+from tiny_runs import asked_to_stop, episode, pictures, read_newest
 
 OPTIONS: dict[str, Any] = {
     **{"image_size": 16, "memory_size": 12, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2, "threads": 1},
@@ -50,8 +49,8 @@ def learner(path: Path, **options: Any) -> Learner:
     return Learner(path, "osiris-d", "smoke", encoder=seeded(), **OPTIONS, **options)
 
 
-def encoder(path: Path, name: str) -> dict[str, torch.Tensor]:
-    tensors = load_tensors(path / "checkpoints" / f"{name}.safetensors")[0]
+def encoder(path: Path, task: int) -> dict[str, torch.Tensor]:
+    tensors = load_tensors(episode(path, task).weights)[0]
     return {key: value for key, value in tensors.items() if key.startswith("encoder.")}
 
 
@@ -66,19 +65,19 @@ def test_a_refused_episode_keeps_the_old_encoder_bit_for_bit(
     state, labelled = tmp_path / "state", photos / "labelled"
     judge(monkeypatch, UNCLEAR)
     learner(state, **options).observe(photos / "one", reference=labelled, only_if_better=True)
-    first = encoder(state, "task-01")
+    first = encoder(state, 1)
     assert any(not torch.equal(value, first[name]) for name, value in encoder(state, "start").items()), "accepted"
     judge(monkeypatch, WORSE)
     learner(state, **options).observe(photos / "two", only_if_better=True)  # the reference of the call before
-    assert all(torch.equal(value, first[name]) for name, value in encoder(state, "task-02").items())
-    held = load_state(state / "checkpoints")
+    assert all(torch.equal(value, first[name]) for name, value in encoder(state, 2).items())
+    held = read_newest(state)
     assert held is not None and (held.memory.task == 1).any(), "the memory has taken the images all the same"
     assert held.position.refused == [1]
     assert "stayed what it was" in learner(state).verdict()
     judge(monkeypatch, BETTER)
     learner(state, **options).observe(photos / "three", only_if_better=True)
-    assert any(not torch.equal(value, first[name]) for name, value in encoder(state, "task-03").items())
-    assert [one.kept for one in read_observations(state / "observations.json").episodes] == [True, False, True]
+    assert any(not torch.equal(value, first[name]) for name, value in encoder(state, 3).items())
+    assert [one.kept for one in read_record(state / "observations.json", Observations).episodes] == [True, False, True]
     assert "stayed what it was" not in learner(state).verdict()
 
 
@@ -100,7 +99,7 @@ def test_an_episode_that_was_interrupted(photos: Path, tmp_path: Path, monkeypat
         learner(tmp_path / "state", merge=1.0).observe(photos / "one", **given)
     learner(tmp_path / "state", merge=1.0).observe(photos / "one", **given)
     before = encoder(tmp_path / "state", "start")
-    assert all(torch.equal(value, before[name]) for name, value in encoder(tmp_path / "state", "task-01").items())
+    assert all(torch.equal(value, before[name]) for name, value in encoder(tmp_path / "state", 1).items())
     with asked_to_stop(0, 1), pytest.raises(Stopped):
         learner(tmp_path / "other", merge=1.0).observe(photos / "one")
     with pytest.raises(UserError, match="begun without --only-if-better"):
@@ -120,13 +119,13 @@ def test_an_episode_that_was_killed_in_its_evaluation(
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             patch.setattr(Training, "_evaluate", lambda *_: 1 / 0)
             learner(tmp_path / name, merge=merge).observe(photos / "one", **given)
-        state = load_state(tmp_path / name / "checkpoints")
+        state = read_newest(tmp_path / name)
         assert state is not None and state.position.stage == "evaluate"
 
     killed("state", **given)
     learner(tmp_path / "state", merge=merge).observe(photos / "one", **given)
     assert [one.kept for one in learner(tmp_path / "state").status()["observations"].episodes] == [False]
-    state = load_state(tmp_path / "state" / "checkpoints")
+    state = read_newest(tmp_path / "state")
     assert state is not None and "before" not in state.engine, "it is needed no more"
     killed("other")
     with pytest.raises(UserError, match="begun without --only-if-better"):
@@ -149,7 +148,7 @@ def test_the_command_line_says_what_happened(photos: Path, tmp_path: Path, capsy
     learner(state).observe(photos / "two", reference=photos / "labelled", only_if_better=True)
     said = learner(state).verdict()
     assert "36 images" in said and "chance 16.7" in said and "the start" in said
-    observed = read_observations(state / "observations.json")
+    observed = read_record(state / "observations.json", Observations)
     scores, start = observed.episodes[-1].reference, observed.start
     assert scores is not None and start is not None and len(scores.hits) == 36
     assert scores.accuracy == pytest.approx(100 * scores.hits.count("1") / 36)

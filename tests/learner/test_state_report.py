@@ -22,7 +22,7 @@ from osiris.reporting.page import make_report
 from osiris.reporting.studies import Study, studies
 from osiris.runs.run import load_runs
 from pictures import write_pictures
-from tiny_runs import asked_to_stop, config, train
+from tiny_runs import asked_to_stop, config, episode, train
 
 MONTHS = ("2026-01", "2026-02")
 
@@ -70,8 +70,7 @@ def test_a_damaged_evaluation_of_images_that_are_gone_leaves_a_gap(
     state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(state, tmp_path / "state"))
-    for ending in ("json", "safetensors"):
-        (copy / "evaluation" / f"task-01.{ending}").write_bytes(b"{")
+    episode(copy, 1).evaluation.write_bytes(b"{")
     Learner(copy).observe(state.parent / "2026-03")
     (run,) = load_runs([copy])
     assert run.metrics.complete and run.metrics.lost == (0,)

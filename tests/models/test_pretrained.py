@@ -27,7 +27,7 @@ from osiris.models.pretrained import IMAGENET, Preprocessing, preprocessing
 from osiris.presets import configure
 from osiris.training.estimate import encoder_flops
 from tiny_encoders import save_vision_model
-from tiny_runs import pictures
+from tiny_runs import episode, pictures
 
 transformers = pytest.importorskip("transformers")
 
@@ -219,7 +219,7 @@ def test_a_learner_continues_from_a_pretrained_encoder_and_does_not_need_its_fil
     assert changed and not any("embeddings" in name or "layers.0." in name for name in changed)  # freeze 0.5
     assert any("layers.1." in name for name in changed)
     assert learner.config.data.image_size == 16 and learner.embed(tmp_path / "1").shape[1] == 16
-    tensors, metadata = load_tensors(state / "checkpoints" / "task-02.safetensors")
+    tensors, metadata = load_tensors(episode(state, 2).weights)
     encoder, batch = checkpoint_encoder(tensors, metadata), torch.randn(2, 3, 16, 16)
     assert metadata["mean"] == [0.5, 0.4, 0.3] and torch.equal(encoder.eval()(batch), learned(batch))
     with pytest.raises(UserError, match=r"encoder\.encoder is 'hf:"):

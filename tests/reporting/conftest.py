@@ -71,7 +71,7 @@ def copy_as(real: Path, folder: Path, method: str, seed: int, norm: str = "gn") 
         )
         sizes = {"k": 10, "queries": 60, "gallery": 61, "map_images": 59, "same_class": [50.0] * 10}
         indexes = {"raw": {"recall": raw, "same_class": raw}, "mapped": {"recall": mapped, "same_class": mapped}}
-        (out / "evaluation" / "compatibility.json").write_text(json.dumps(sizes | indexes))
+        (out / "compatibility.json").write_text(json.dumps(sizes | indexes))
     environment = json.loads((out / "environment.json").read_text())
     environment[0]["command"] = f"osiris train --method {method} --seed {seed} --norm {norm}"
     (out / "environment.json").write_text(json.dumps(environment))

@@ -58,13 +58,12 @@ def write_run(
     path.mkdir(parents=True)
     (path / "metrics.json").write_text(json.dumps(record))
     if arrays:
-        (path / "evaluation").mkdir()
         right = (np.arange(200) // 4 * 2 + seed) % 100 < accuracy
         predicted = np.where(right, LABEL, (LABEL + 1) % 4).astype(np.int32)
         tensors = {"label": LABEL, "task": TASK, "prediction.class-agnostic": predicted}
-        save_file(tensors, path / "evaluation" / "task-02.safetensors")
-        for name in ("task-01", "task-09-features", "curve-09"):
-            save_file({"label": np.zeros(1)}, path / "evaluation" / f"{name}.safetensors")
+        save_file(tensors, path / "task-02.safetensors")
+        for name in ("task-01", "task-09-features"):
+            save_file({"label": np.zeros(1)}, path / f"{name}.safetensors")
     return path
 
 
@@ -220,13 +219,11 @@ def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, c
     with pytest.raises(UserError, match="none of these runs has finished"):
         load_runs([runs / "unfinished"])
     (alone,) = load_runs([again])
-    for file in (again / "evaluation").iterdir():
-        file.rename(again / file.name)
     assert alone.hits("class-agnostic") is not None
 
 
 def test_arrays_that_were_cut_are_named(runs, capsys):
-    path = runs / "ft-0" / "evaluation" / "task-02.safetensors"
+    path = runs / "ft-0" / "task-02.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert main(["compare", str(runs)]) == 2
     assert f"{path} is damaged" in " ".join(capsys.readouterr().err.split())

@@ -13,13 +13,17 @@ import pytest
 import torch
 
 from osiris.config import Config, EngineConfig, LearningConfig
-from osiris.data.benchmark import Benchmark, Split
+from osiris.data.benchmark import Benchmark, Split, TaskContent
 from osiris.data.images import ArrayImages
 from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.scores import Measured, Scores, write_record
+from osiris.files import save_tensors
 from osiris.framework.config import MethodConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.runs.directory import EpisodeFolder, RunDirectory
+from osiris.runs.progress import FORMAT, Position, Progress, Saved, episode_folder, known_episodes, read_progress
 from osiris.runs.records import RunMetrics
-from osiris.runs.state import digest, read_state
+from osiris.runs.state import State, digest, read_state
 from osiris.training import run as training_run
 from osiris.training.engine import Engine, StepResult
 from osiris.training.run import Opening
@@ -113,13 +117,48 @@ def arguments(name: str, out: Path, method: str = "osiris-d", *more: str) -> lis
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file of a run whose bytes must not depend on what happened to it."""
-    folders = (run / "checkpoints").glob("*.safetensors"), (run / "evaluation").glob("*"), [run / "metrics.json"]
-    return {str(path.relative_to(run)): path.read_bytes() for folder in folders for path in folder}
+    files = [path for path in (run / "episodes").rglob("*") if path.is_file() and path.suffix != ".pt"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in (*files, run / "metrics.json")}
+
+
+def progress_of(run: Path) -> Progress:
+    progress = read_progress(RunDirectory(run))
+    assert progress is not None
+    return progress
+
+
+def episode(run: Path, task: int) -> EpisodeFolder:
+    """The files of a task, counted from 1 as in their names; 0 is the start."""
+    directory = RunDirectory(run)
+    return directory.start if task == 0 else episode_folder(directory, progress_of(run), task - 1)
+
+
+def newest(run: Path) -> Path:
+    """The file of the newest state."""
+    return run / "episodes" / progress_of(run).saved[0].file
+
+
+def pretend_evaluated(run: Path, tasks: int, numbers: Scores) -> Path:
+    """What a run that has learned so many tasks says about itself, and its evaluation after the last of them."""
+    contents = [TaskContent(name=str(task + 1), train=9, test=9, order="") for task in range(tasks)]
+    episodes = known_episodes(contents)
+    position, file = Position(task=tasks), f"{episodes[-1].folder}/state-000001.pt"
+    saved = Saved(file=file, digest="0" * 32, position=position, log=0, memory=[])
+    (run / "episodes").mkdir(parents=True, exist_ok=True)
+    write_record(run / "progress.json", Progress(format=FORMAT, episodes=episodes, saved=[saved], counter=1))
+    path = episode(run, tasks).evaluation
+    save_tensors(path, {}, Measured(numbers=numbers).plain())
+    return path
+
+
+def read_newest(run: Path) -> State:
+    progress = progress_of(run)
+    return State(read_state(RunDirectory(run), progress.saved[0], progress), progress)
 
 
 def last_state(run: Path) -> tuple[str, dict[str, Any]]:
     """(checksum of networks, terms, memory and optimiser; position) of the newest checkpoint."""
-    state = read_state(run / "checkpoints" / "latest.pt")
+    state = read_newest(run)
     position = {key: value for key, value in vars(state.position).items() if key != "seconds"}
     return digest(state.engine), position
 
@@ -136,5 +175,13 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
     assert last_state(one) == last_state(other)
-    leftovers = [path.name for path in other.rglob("*.tmp")]
-    assert leftovers == []
+    assert_only_what_is_named(other)
+
+
+def assert_only_what_is_named(run: Path) -> None:
+    """No other states, no other folders, nothing that a kill has left behind."""
+    progress = progress_of(run)
+    assert list(run.rglob("*.tmp")) == []
+    assert {folder.name for folder in (run / "episodes").iterdir()} == set(progress.folders)
+    states = {str(path.relative_to(run / "episodes")) for path in (run / "episodes").rglob("*.pt")}
+    assert states == {one.file for one in progress.states}

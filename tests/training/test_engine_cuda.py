@@ -21,7 +21,7 @@ from osiris.framework.methods import READINGS, ZOO
 from process_jobs import COMPOSED
 from quick import quick
 from tiny import OBJECTIVES
-from tiny_runs import arguments, contents, log
+from tiny_runs import arguments, contents, episode, log
 
 METHODS = {name: {"method": name} for name in (*ZOO, *READINGS)}
 METHODS |= {name: {key: value for key, value in vars(one).items() if value} for name, one in COMPOSED.items()}
@@ -170,7 +170,7 @@ def test_a_whole_run(tmp_path: Path, pretend: Process) -> None:
     typed = ["evaluate", str(runs[0]), "--device", "cuda"]
     assert pretend("command", arguments=typed) == {"code": 0}
     assert pretend("tf32_after", arguments=typed) == [False, False]
-    values = pretend("embed", checkpoint_file=str(runs[0] / "checkpoints/task-03.safetensors"))
+    values = pretend("embed", checkpoint_file=str(episode(runs[0], 3).weights))
     assert values["cuda"] == pytest.approx(values["cpu"], rel=1e-4, abs=1e-5)
 
 

@@ -11,12 +11,11 @@ from osiris.config import Config, with_options
 from osiris.errors import Stopped, UserError
 from osiris.framework.representations import Average, Frozen
 from osiris.framework.terms import Elastic, Expert
-from osiris.runs.state import read_state
 from osiris.training.engine import Ended, Engine, Trained
 from osiris.training.schedule import plan_episodes
 from quick import quick
 from tiny import composed, tiny_benchmark
-from tiny_runs import asked_to_stop, assert_same_run, config, last_state, train
+from tiny_runs import asked_to_stop, assert_same_run, config, last_state, read_newest, train
 
 SHARE = 0.3
 
@@ -103,10 +102,10 @@ def test_resumed_in_the_middle_is_not_resumed(method: str, place: tuple[int, int
     train(settings, tmp_path / "whole")
     with asked_to_stop(*place), pytest.raises(Stopped):
         train(settings, tmp_path / "resumed")
-    assert "before" in read_state(tmp_path / "resumed" / "checkpoints" / "latest.pt").engine
+    assert "before" in read_newest(tmp_path / "resumed").engine
     train(settings, tmp_path / "resumed")
     assert_same_run(tmp_path / "whole", tmp_path / "resumed")
-    assert "before" not in read_state(tmp_path / "whole" / "checkpoints" / "latest.pt").engine
+    assert "before" not in read_newest(tmp_path / "whole").engine
     train(config(method), tmp_path / "unmerged")
     assert last_state(tmp_path / "unmerged") != last_state(tmp_path / "whole")
 

@@ -13,7 +13,7 @@ from osiris.files import load_tensors
 from process_jobs import WEEKS
 from quick import quick
 from tiny_encoders import save_vision_model
-from tiny_runs import last_state, pictures
+from tiny_runs import episode, last_state, pictures
 
 pytest.importorskip("transformers")
 
@@ -47,7 +47,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def assert_same_weights(one: Path, other: Path) -> None:
     assert last_state(one) == last_state(other)
     for name in ("start", *(f"task-{task + 1:02d}" for task in range(len(WEEKS)))):
-        first, second = (load_tensors(path / "checkpoints" / f"{name}.safetensors")[0] for path in (one, other))
+        first, second = (load_tensors(episode(path, name).weights)[0] for path in (one, other))
         assert first.keys() == second.keys()
         assert all(torch.equal(value, second[key]) for key, value in first.items()), name
 
@@ -70,7 +70,7 @@ def test_one_episode_after_the_other_is_one_run(
     process_jobs.observe_weeks(photos, tmp_path / "state", starts[start], MODES[mode], stop_in=(1, 1))
     process_jobs.train_weeks(photos, tmp_path / "run", starts[start], MODES[mode])
     assert_same_weights(tmp_path / "state", tmp_path / "run")
-    moved = [load_tensors(tmp_path / "run" / "checkpoints" / f"{name}.safetensors")[0] for name in ("start", "task-03")]
+    moved = [load_tensors(episode(tmp_path / "run", task).weights)[0] for task in (0, 3)]
     assert any(not torch.equal(value, moved[1][name]) for name, value in moved[0].items() if "encoder." in name)
 
 

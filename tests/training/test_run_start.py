@@ -33,7 +33,7 @@ from osiris.training.build import expected_normalisation, initialise
 from osiris.training.engine import Engine
 from tiny import composed, tiny_benchmark
 from tiny_encoders import save_vision_model, seeded
-from tiny_runs import TASKS, benchmark, config
+from tiny_runs import TASKS, benchmark, config, episode
 
 OPTIONS: dict[str, Any] = {
     **{"preset": "smoke", "projector_hidden": 16, "projector_output": 8, "epochs": 2, "memory_size": 12},
@@ -63,9 +63,9 @@ def start(kind: str, scratch: osiris.Run, folders: pytest.TempPathFactory) -> di
     return {"out": out, "encoder": f"hf:{save_vision_model(folders.mktemp('model'), 'resnet')}"}
 
 
-def hits(run: osiris.Run, name: str) -> tuple[np.ndarray, np.ndarray]:
+def hits(run: osiris.Run, task: int) -> tuple[np.ndarray, np.ndarray]:
     """(bool [images], their tasks) of one evaluation."""
-    arrays = load_tensors(run.path / "evaluation" / f"{name}.safetensors")[0]
+    arrays = load_tensors(episode(run.path, task).evaluation)[0]
     return (arrays["prediction.class-agnostic"] == arrays["label"]).numpy(), arrays["task"].numpy()
 
 
@@ -86,7 +86,7 @@ def test_the_start_is_evaluated_and_compared(run: osiris.Run) -> None:
     matrix = protocol.accuracy_matrix
     transfer = [float(matrix[task - 1][task] or 0) - accuracy[task] for task in range(1, TASKS)]
     assert pytest.approx(sum(transfer) / len(transfer)) == protocol.T, "T compares with the start"
-    (before, tasks), (after, _) = hits(run, "start"), hits(run, "task-03")
+    (before, tasks), (after, _) = hits(run, 0), hits(run, 3)
     assert protocol.overall is not None and protocol.against_start is not None
     assert protocol.overall.p == pytest.approx(naive_p(before, after)) and protocol.overall.images == len(before)
     assert protocol.overall.difference == pytest.approx(100 * (after.mean() - before.mean()))
@@ -150,7 +150,7 @@ def test_pages_and_status_show_the_start_and_where_it_was_better(
 def test_a_scratch_run_has_no_start(scratch: osiris.Run) -> None:
     assert scratch.metrics.start is None and scratch.metrics.harm is None
     assert scratch.metrics.reference_name == "untrained encoder" and scratch.metrics["class-agnostic"].G is None
-    assert not list(scratch.path.rglob("start.*"))
+    assert not list(scratch.path.rglob("00-start"))
 
 
 def test_what_is_damaged_is_computed_again(
@@ -158,15 +158,14 @@ def test_what_is_damaged_is_computed_again(
 ) -> None:
     given = start("own", scratch, tmp_path_factory)
     whole = osiris.train("ft", benchmark(), **OPTIONS, **given)
-    for name in ("start.json", "start.safetensors"):
-        path = whole.path / "evaluation" / name
-        content = path.read_bytes()
-        for damaged in (b"{", None):
-            path.write_bytes(damaged) if damaged else path.unlink()
-            again = osiris.train("ft", benchmark(), **OPTIONS, **given)
-            assert again.metrics == whole.metrics and path.read_bytes() == content
-            assert "computed again" in capsys.readouterr().err.replace("\n", " ")
-    tensors = load_tensors(whole.files.start_weights)[0]
+    path = whole.files.start.evaluation
+    content = path.read_bytes()
+    for damaged in (b"{", None):
+        path.write_bytes(damaged) if damaged else path.unlink()
+        again = osiris.train("ft", benchmark(), **OPTIONS, **given)
+        assert again.metrics == whole.metrics and path.read_bytes() == content
+        assert "computed again" in capsys.readouterr().err.replace("\n", " ")
+    tensors = load_tensors(whole.files.start.weights)[0]
     for name, value in seeded().state_dict().items():
         assert torch.equal(tensors[f"encoder.{name}"], value), "the start is what was given"
 

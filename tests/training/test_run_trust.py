@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 import tiny_runs
 from fork_server import default_signals
@@ -28,6 +29,7 @@ from osiris.evaluation import baselines
 from osiris.files import read_json
 from osiris.models.encoder import build_encoder
 from osiris.runs.directory import RunDirectory
+from osiris.runs.progress import write_progress
 from osiris.runs.records import RunMetrics
 from osiris.runs.state import digest
 from osiris.training import build
@@ -35,7 +37,7 @@ from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.interrupt import Interrupt
 from osiris.training.run import Opening
-from tiny_runs import asked_to_stop, assert_same_run, benchmark, config
+from tiny_runs import asked_to_stop, assert_same_run, benchmark, config, episode, newest, progress_of
 
 SETTINGS = config("osiris-r", log_every=3)
 
@@ -178,16 +180,15 @@ def test_a_run_does_not_continue_on_other_data(content: TaskContent, message: st
 
 
 def test_a_link_that_is_named_like_a_leftover_is_removed(run: Path) -> None:
-    (run / "evaluation").mkdir(exist_ok=True)
-    (run / ".x.tmp").symlink_to("evaluation")
+    (run / ".x.tmp").symlink_to("episodes")
     train(SETTINGS, run)
-    assert not (run / ".x.tmp").is_symlink() and (run / "evaluation").is_dir()
+    assert not (run / ".x.tmp").is_symlink() and (run / "episodes").is_dir()
 
 
-@pytest.mark.parametrize("name", [".lock", "log.jsonl", "config.json", "checkpoints", "evaluation/x.json"])
+@pytest.mark.parametrize("name", [".lock", "log.jsonl", "config.json", "episodes", "progress.json"])
 def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str, run: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
-    if name == "checkpoints":
+    if name == "episodes":
         (run / name).rename(target)
     else:
         target.write_text("years of work")
@@ -202,35 +203,34 @@ def test_nothing_is_written_through_links_that_leave_the_run_directory(name: str
 def test_damaged_evaluations_and_baselines_are_made_again(
     damage: Callable[[Path], None], run: Path, whole: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in (run / "evaluation" / "task-02.json", run / "environment.json", *(cache / "baselines").iterdir()):
+    for path in (episode(run, 2).evaluation, run / "environment.json", *(cache / "baselines").iterdir()):
         damage(path)
     train(SETTINGS, run)
     assert_same_run(whole, run)
     said = _said(capsys)
-    assert said("task-02.json is damaged or missing; it is computed again")
+    assert said("02-week/evaluation.safetensors is damaged or missing; it is computed again")
     assert said("environment.json is damaged") == (damage in (cut, empty))
     assert said("measured again") == (damage != remove)
 
 
 @pytest.mark.parametrize("damage", [cut, empty, remove])
-@pytest.mark.parametrize("name", ["task-02.json", "task-02.safetensors"])
 def test_damaged_evaluations_of_a_finished_run_are_made_again(
-    name: str, damage: Callable[[Path], None], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[Path], None], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(whole, run)
-    damage(run / "evaluation" / name)
+    damage(episode(run, 2).evaluation)
     train(SETTINGS, run)
     assert_same_run(whole, run)
-    assert _said(capsys)("task-02.json is damaged or missing; it is computed again")
+    assert _said(capsys)("02-week/evaluation.safetensors is damaged or missing; it is computed again")
     train(SETTINGS, run)
     assert _said(capsys)("already finished")
 
 
 def test_an_evaluation_whose_weights_are_damaged_too_is_refused(run: Path) -> None:
-    cut(run / "evaluation" / "task-01.json")
-    cut(run / "checkpoints" / "task-01.safetensors")
-    with pytest.raises(UserError, match=r"task-01\.json is damaged or missing, and .*task-01\.safetensors"):
+    cut(episode(run, 1).evaluation)
+    cut(episode(run, 1).weights)
+    with pytest.raises(UserError, match=r"evaluation\.safetensors is damaged or missing, and .*weights\.safetensors"):
         train(SETTINGS, run)
 
 
@@ -249,7 +249,7 @@ def test_a_damaged_evaluation_between_steps_is_named_and_left_out(
     settings = replace(SETTINGS, evaluation=replace(SETTINGS.evaluation, evaluate_every=2))
     metrics = train(settings, tmp_path / "run")
     assert metrics is not None
-    point = sorted((tmp_path / "run" / "evaluation").glob("curve-*.json"))[1]
+    point = sorted((tmp_path / "run").glob("episodes/*/points/*.json"))[1]
     cut(point)
     assert train(settings, tmp_path / "run") == metrics, "metrics.json has its numbers"
     cut(tmp_path / "run" / "metrics.json")
@@ -266,8 +266,7 @@ def test_a_finished_run_without_checkpoints_keeps_its_metrics(whole: Path, tmp_p
     metrics = train(SETTINGS, run)
     assert metrics is not None and metrics.plain() == read_json(whole / "metrics.json")
     cut(run / "metrics.json")
-    with pytest.raises(UserError, match=r"metrics\.json"):
-        train(SETTINGS, run)
+    assert train(SETTINGS, run) == metrics, "of the evaluations"
 
 
 def test_a_cache_that_cannot_be_written_is_named_and_does_without(
@@ -285,18 +284,27 @@ def test_the_state_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with asked_to_stop(task=0, step=1), pytest.raises(Stopped):
         train(replace(SETTINGS, seed=1), other)
-    shutil.copy(other / "checkpoints" / "latest.pt", run / "checkpoints" / "latest.pt")
+    for saved in progress_of(run).states:
+        shutil.copy(newest(other), run / "episodes" / saved.file)
+    with pytest.raises(UserError, match=r"or of another run: its checksum is not that of progress\.json"):
+        train(SETTINGS, run)
+    shutil.rmtree(run / "episodes")
+    shutil.copytree(other / "episodes", run / "episodes")
+    shutil.copy(other / "progress.json", run)
     with pytest.raises(UserError, match="belongs to another run: seed is 1 there and 0 here"):
         train(SETTINGS, run)
 
 
 def craft(change: Callable[[dict[str, Any]], object], run: Path) -> None:
     """Change the state. Its checksum is right: an attacker can compute it."""
-    path = run / "checkpoints" / "latest.pt"
+    progress = progress_of(run)
+    (saved, *_), path = progress.saved, newest(run)
     record = torch.load(path, weights_only=True)
-    change(record["state"])
-    torch.save(record | {"digest": digest(record["state"])}, path)
-    (run / "checkpoints" / "previous.pt").unlink()
+    state = record | {"position": saved.position}
+    change(state)
+    torch.save(record, path)
+    saved = structs.replace(saved, digest=digest(record["engine"]))
+    write_progress(RunDirectory(run), structs.replace(progress, saved=[saved]))
 
 
 def _first_weight(state: dict[str, Any]) -> str:
@@ -328,7 +336,7 @@ def _moments(state: dict[str, Any]) -> dict[str, Any]:
         lambda state: state["engine"].pop("scaler"),
         lambda state: state["engine"].update(before={"weight": torch.zeros(1)}),
         lambda state: state["engine"].update(before=3),
-        lambda state: state["position"].update(step=10**9),
+        lambda state: setattr(state["position"], "step", 10**9),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_in_one_line(
@@ -337,7 +345,7 @@ def test_a_state_that_does_not_fit_is_refused_in_one_line(
     craft(change, run)
     with pytest.raises(UserError) as told:
         train(SETTINGS, run)
-    assert "\n" not in str(told.value) and "checkpoints" in str(told.value)
+    assert "\n" not in str(told.value) and "episodes" in str(told.value)
 
 
 @pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay"])
@@ -348,7 +356,7 @@ def test_the_settings_of_the_optimiser_come_from_the_config(option: str, run: Pa
 
 
 def test_deleted_checkpoints_are_noticed(run: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (run / "checkpoints").glob("*.pt"):
+    for path in run.rglob("*.pt"):
         path.unlink()
     train(SETTINGS, run)
     assert_same_run(whole, run)

@@ -20,8 +20,9 @@ from osiris.evaluation.reference import against
 from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
 from osiris.evaluation.statistics import mean
 from osiris.models.external import typed_encoder
-from osiris.runs.directory import RunDirectory, read_config, task_name
+from osiris.runs.directory import RunDirectory, read_config
 from osiris.runs.records import read_metrics
+from osiris.runs.run import task_name
 from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_reference, evaluate_saved, run_folder
 
 
@@ -36,7 +37,7 @@ class Args:
       osiris evaluate runs/x --probe
       osiris evaluate runs/x --compatibility             can old vectors be searched with the new encoder?
       osiris evaluate state --reference labelled         KNN on your own labelled images: labelled/CLASS/image.jpg
-      osiris evaluate runs/x/checkpoints/task-10.safetensors --benchmark structured-cifar100 --k 20
+      osiris evaluate runs/x/episodes/10-10/weights.safetensors --benchmark structured-cifar100 --k 20
       osiris evaluate --encoder weights.safetensors --arch resnet18 --benchmark split-cifar100-20
       osiris evaluate --encoder my_package.models:load --benchmark tinyworld --k 10
       osiris evaluate runs/x --baseline patches          on the run's data; reports of the run then show it

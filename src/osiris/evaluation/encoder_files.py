@@ -96,13 +96,19 @@ def load_checkpoint(path: Path) -> LoadedEncoder:
     loaded = from_checkpoint(path, tensors, metadata)[0] if "encoder" in metadata else None
     if loaded is None or None in (loaded.mean, loaded.std, loaded.image_size):
         raise UserError(f"{path} is not a checkpoint of osiris; for other weights use --encoder {path}.")
+    for name, value in loaded.module.state_dict().items():
+        if value.is_floating_point() and not (value.dtype == torch.float32 and bool(torch.isfinite(value).all())):
+            raise UserError(
+                f"{path}: {name} holds numbers that are not finite, or not float32 ({value.dtype}). No finished "
+                "episode has such weights: use those of another one, or put the file back from a copy."
+            )
     return loaded
 
 
 def from_checkpoint(
     path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> tuple[LoadedEncoder, EncoderConfig]:
-    """The encoder of `checkpoints/task-XX.safetensors`, and its config."""
+    """The encoder of `episodes/NN-NAME/weights.safetensors`, and its config."""
     try:
         encoder = checkpoint_encoder(tensors, metadata)
     except UserError as error:
@@ -226,8 +232,8 @@ def read_file(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
         ) from error
     if not isinstance(record, Mapping):
         raise UserError(f"{path} holds a {type(record).__name__}, not a state dict.")
-    if {"format", "digest", "state"} <= record.keys():
-        raise UserError(f"{path} is the training state of a run; give {path.parent}/task-XX.safetensors instead.")
+    if record.keys() == {"engine"}:
+        raise UserError(f"{path} is the training state of a run; give {path.parent}/weights.safetensors instead.")
     return record, {}
 
 

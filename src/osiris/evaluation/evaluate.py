@@ -30,7 +30,15 @@ from osiris.evaluation.protocols import (
     other_questions,
     questions,
 )
-from osiris.evaluation.scores import NO_TASK_LEVEL, Comparison, ProtocolScores, Scores, TaskLevelScores, write_record
+from osiris.evaluation.scores import (
+    NO_TASK_LEVEL,
+    Comparison,
+    Measured,
+    ProtocolScores,
+    Scores,
+    Setting,
+    TaskLevelScores,
+)
 from osiris.evaluation.statistics import mcnemar, mean
 from osiris.exact.whitening import whitened
 from osiris.files import save_tensors
@@ -45,12 +53,11 @@ class Evaluation:
     """For figures and the bootstrap, ready for a safetensors file."""
     features: Features
 
-    def save(self, folder: Path, name: str, keep_features: bool = False) -> None:
-        """NAME.json is written last: if it exists, the other files do too."""
+    def save(self, path: Path, setting: Setting | None = None, keep_features: bool = False) -> None:
+        """One file: the arrays, and the numbers in its metadata."""
         if keep_features:
-            self.features.save(folder / f"{name}-features.safetensors")
-        save_tensors(folder / f"{name}.safetensors", self.arrays)
-        write_record(folder / f"{name}.json", self.numbers)
+            self.features.save(path.with_name(f"{path.stem}-features.safetensors"))
+        save_tensors(path, self.arrays, Measured(numbers=self.numbers, setting=setting).plain())
 
 
 def evaluate_encoder(

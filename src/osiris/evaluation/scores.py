@@ -14,7 +14,7 @@ from msgspec import Meta
 from osiris.errors import UserError
 from osiris.evaluation.config import COMPATIBILITY
 from osiris.evaluation.statistics import format_p, mean, wilson
-from osiris.files import write_json
+from osiris.files import Missing, load_metadata, read_bytes, write_json
 
 SIGNIFICANT = 0.05
 Percentages = list[float | None]
@@ -169,7 +169,7 @@ class IndexScores(Record, frozen=True, kw_only=True):
 
 
 class Compatibility(Record, frozen=True, kw_only=True):
-    """evaluation/compatibility.json of a run; `osiris.evaluation.versions` measures it."""
+    """compatibility.json of a run; `osiris.evaluation.versions` measures it."""
 
     k: int
     queries: int
@@ -217,12 +217,39 @@ class Fingerprint(Record, frozen=True, kw_only=True):
     hash: str
 
 
+class Setting(Record, frozen=True, kw_only=True):
+    """What the numbers of an evaluation were measured on. With them, it is all that metrics.json is made of."""
+
+    benchmark: str
+    task_names: Annotated[list[str], Meta(min_length=1)]
+    environments: list[tuple[str, list[int]]] = []
+    labelled: bool = False
+    fingerprint: Fingerprint
+    untrained: dict[str, Percentages] | None = None
+    """Protocol -> accuracies of untrained encoders; None if they are not needed or not known."""
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """What the file of an evaluation says beside its arrays, in its metadata."""
+
+    numbers: Scores
+    setting: Setting | None = None
+
+
+def read_measured(path: Path) -> Measured:
+    """The numbers of an evaluation, without its arrays."""
+    try:
+        return msgspec.convert(load_metadata(path), Measured)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} does not hold an evaluation of this version of osiris: {error}.") from None
+
+
 def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
     """Read a JSON file and check it against the schema."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_bytes(path), type=kind)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
+        raise Missing(f"{path} does not exist.") from None
     except msgspec.ValidationError as error:
         raise UserError(f"{path} does not hold {kind.__name__} of this version of osiris: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

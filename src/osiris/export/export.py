@@ -56,7 +56,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
         name = loaded.description.get("encoder", f"family {family}")
         raise UserError(f"--format {format} is not available for the encoder {name}; use --format onnx.")
-    if RunDirectory(out).metrics.exists() or RunDirectory(out).checkpoints.exists():
+    if RunDirectory(out).has_learned:
         raise UserError(f"--out {out} is a run directory; choose another folder.")
     require_writable(out)
     write, load = FORMATS[format]

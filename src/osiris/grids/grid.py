@@ -21,12 +21,14 @@ from osiris.config import Config, to_dict
 from osiris.console import printable, warn
 from osiris.data.catalogue import parse_name
 from osiris.errors import UserError, unknown
-from osiris.evaluation.scores import AnyRecord, Scores, read_record
+from osiris.evaluation.scores import Scores, read_measured
 from osiris.files import flat, read_json, write_json
 from osiris.framework.composition import resolve
 from osiris.presets import configure
-from osiris.runs.directory import RunDirectory, refuse_links_to_elsewhere
-from osiris.runs.records import RunMetrics
+from osiris.runs.directory import RunDirectory
+from osiris.runs.lock import refuse_links_to_elsewhere
+from osiris.runs.progress import episode_folder, read_progress
+from osiris.runs.records import RunMetrics, read_metrics
 
 Settings = tuple[tuple[str, str], ...]
 """(option of `osiris train` with underscores, value as text): `(("memory_size", "200"),)`"""
@@ -261,15 +263,18 @@ class GridDirectory:
 
     def metrics(self, run: GridRun) -> RunMetrics | None:
         """None if the run is not finished, or if its metrics.json is damaged: training then writes it again."""
-        return _read(self.files(run).metrics, RunMetrics)
+        try:
+            return read_metrics(self.files(run).metrics)
+        except (UserError, OSError, RecursionError):
+            return None
 
     def scores(self, run: GridRun, tasks: int) -> Scores | None:
         """The scores after this many tasks; None if they are missing or damaged."""
-        return _read(self.files(run).scores(tasks - 1), Scores)
-
-
-def _read(path: Path, kind: type[AnyRecord]) -> AnyRecord | None:
-    try:
-        return read_record(path, kind)
-    except (UserError, OSError, RecursionError):
-        return None
+        files = self.files(run)
+        try:
+            progress = read_progress(files)
+            if progress is None or progress.finished < tasks:
+                return None
+            return read_measured(episode_folder(files, progress, tasks - 1).evaluation).numbers
+        except (UserError, OSError, RecursionError):
+            return None

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 import psutil
-from msgspec import Meta
 
+from osiris.files import open_to_append
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.runs.directory import RunDirectory
+from osiris.runs.records import StepLine, read_line
 from osiris.runs.untrusted import harmless
 
 SILENT = 600.0
@@ -41,20 +42,6 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     """The tasks that a trial had learned when a search dropped it."""
 
 
-class Step(msgspec.Struct):
-    """What a line of log.jsonl says about progress; task 0: there is no line yet."""
-
-    event: Literal["step"] = "step"
-    task: int = 0
-    tasks: int = 0
-    total_step: int = 0
-    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    seconds_left: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-
-
-Line = TypeVar("Line", JournalEntry, Step)
-
-
 def journal_path(directory: GridDirectory, run: GridRun) -> Path:
     return directory.path / "attempts" / f"{run.name}.jsonl"
 
@@ -65,16 +52,16 @@ def record(directory: GridDirectory, run: GridRun, entry: JournalEntry) -> None:
     journal.parent.mkdir(parents=True, exist_ok=True)
     entry.time = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     cut = _end_of(journal, 1) not in (b"", b"\n")
-    with journal.open("ab") as file:
+    with open_to_append(journal) as file:
         file.write(b"\n" * cut + msgspec.json.encode(entry) + b"\n")
 
 
 def read_journal(directory: GridDirectory, run: GridRun) -> list[JournalEntry]:
-    return [*_newest_first(journal_path(directory, run), JournalEntry, 2**20)][::-1]
+    return [*_newest_first(journal_path(directory, run), 2**20)][::-1]
 
 
 def last_entry(directory: GridDirectory, run: GridRun) -> JournalEntry | None:
-    return next(_newest_first(journal_path(directory, run), JournalEntry, 2**14), None)
+    return next(_newest_first(journal_path(directory, run), 2**14), None)
 
 
 def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
@@ -84,8 +71,10 @@ def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
         record(directory, run, JournalEntry("drop", tasks=tasks))
 
 
-def last_step(log: Path) -> Step:
-    return next(_newest_first(log, Step, 2**14), Step())
+def last_step(log: Path) -> StepLine:
+    """What the log of a run says about its progress; task 0: there is no line yet."""
+    lines = map(read_line, reversed(_end_of(log, 2**14).splitlines()))
+    return next((line for line in lines if isinstance(line, StepLine)), StepLine(task=0, step=0, terms={}))
 
 
 def in_progress(files: RunDirectory) -> bool:
@@ -105,11 +94,11 @@ def in_progress(files: RunDirectory) -> bool:
     return abs(time.time() - max(signs)) < SILENT
 
 
-def _newest_first(path: Path, kind: type[Line], most: int) -> Iterator[Line]:
-    """The lines within the last `most` bytes that are such records, without control characters."""
+def _newest_first(path: Path, most: int) -> Iterator[JournalEntry]:
+    """The entries within the last `most` bytes, without control characters."""
     for line in reversed(_end_of(path, most).splitlines()):
         with suppress(ValueError, RecursionError):
-            yield msgspec.convert(harmless(msgspec.json.decode(line)), kind)
+            yield msgspec.convert(harmless(msgspec.json.decode(line)), JournalEntry)
 
 
 def _end_of(path: Path, most: int) -> bytes:

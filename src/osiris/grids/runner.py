@@ -13,7 +13,7 @@ from osiris.grids.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.grids.local import LocalLauncher
 from osiris.grids.search import Halving, Range, halvings_of, search
 from osiris.grids.slurm import SlurmLauncher, SlurmOptions
-from osiris.runs.directory import refuse_links_to_elsewhere
+from osiris.runs.lock import refuse_links_to_elsewhere
 
 Launcher = LocalLauncher | SlurmLauncher
 

@@ -77,7 +77,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def version_of(checkpoint: Path, episode: int) -> Version:
-    """Of the encoder in `checkpoints/task-NN.safetensors`."""
+    """Of the encoder in `episodes/NN-NAME/weights.safetensors`."""
     tensors, metadata = load_tensors(checkpoint)
     encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("encoder.")}
     prepared = {name: metadata.get(name) for name in ("mean", "std", "image_size")}

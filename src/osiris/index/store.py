@@ -17,7 +17,7 @@ from osiris.errors import UserError
 from osiris.files import write_json
 from osiris.index.parts import Part, Rows, joined, open_part, write_part
 from osiris.index.records import FORMAT, Manifest, MapRecord, Version, read_manifest
-from osiris.runs.directory import lock_directory
+from osiris.runs.lock import lock_directory, unlock
 
 MANIFEST = "manifest.json"
 MERGED = 10_000
@@ -72,8 +72,7 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         assert self._lock is not None
-        os.truncate(self._lock, 0)
-        os.close(self._lock)
+        unlock(self._lock)
         self._lock = None
 
     def _remove_what_the_manifest_does_not_name(self) -> None:

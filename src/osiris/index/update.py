@@ -258,6 +258,8 @@ def _status(part: Part, row: int) -> tuple[int, int]:
 def forget(index: Index, version: Version, places: Sequence[Path]) -> int:
     """Remove files, or all files below a folder that does not exist any more; returns how many the index knew."""
     with index:
+        if not index.exists:  # its files were those of an update that was killed, and are removed
+            return 0
         found = index.forget([absolute(place) for place in places])
         keep_needed_maps(index, version)
         index.commit()

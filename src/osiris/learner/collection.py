@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.knn import neighbours_of
+from osiris.files import Missing
 from osiris.index.gallery import Gallery
 from osiris.index.records import Version, version_of
 from osiris.index.status import IndexStatus, index_status
@@ -25,12 +26,14 @@ from osiris.index.store import Index, absolute
 from osiris.index.update import Pairs, Updated, forget, update
 from osiris.learner.estimator import Estimator
 from osiris.runs.directory import RunDirectory
+from osiris.runs.progress import Progress, consistent
 
 if TYPE_CHECKING:
     from osiris.config import Config
     from osiris.runs.run import Run
     from osiris.runs.state import State
 
+Read = TypeVar("Read")
 Places = str | Path | Sequence[str | Path]
 """Folders of images."""
 
@@ -179,26 +182,39 @@ class Collection(Estimator):
         return Gallery(index, self._version(), [absolute(one) for one in folders] or None)
 
     def _forget_indexed(self, files: Sequence[Path]) -> int:
+        """An index without its manifest has files all the same: of an update that was killed."""
         index = Index(self._files.index)
-        return forget(index, self._version(), files) if index.exists else 0
+        return forget(index, self._version(), files) if index.folder.is_dir() else 0
 
     def _latest(self) -> tuple[int, Path]:
         """(episode from 1, weights) of the newest encoder."""
-        self.run.checkpoint()  # refuses a state without weights
-        task, path = list(self._files.all_weights().items())[-1]
+        run = self.run
+        run.checkpoint()  # refuses a state without weights
+        task, path = list(run.weights.items())[-1]
         return task + 1, path
 
     def _embedder(self) -> Embedder:
-        path, device = self._latest()[1], open_device(self.config.engine.device, self.config.engine.tf32)
-        return _open_embedder(path.absolute(), path.stat().st_mtime_ns, device)
+        device = open_device(self.config.engine.device, self.config.engine.tf32)
+        return self._of_latest(lambda _, path, written: _open_embedder(path, written, device))
 
     def _version(self) -> Version:
-        episode, path = self._latest()
-        return _read_version(path.absolute(), path.stat().st_mtime_ns, episode)
+        return self._of_latest(lambda episode, path, written: _read_version(path, written, episode))
+
+    def _of_latest(self, read: Callable[[int, Path, int], Read]) -> Read:
+        """Of (episode from 1, weights, their time). Another process may remove them meanwhile: then again."""
+
+        def latest(_: Progress | None) -> Read:
+            episode, path = self._latest()
+            try:
+                return read(episode, path.absolute(), path.stat().st_mtime_ns)
+            except FileNotFoundError:
+                raise Missing(f"{path} does not exist.") from None
+
+        return consistent(self._files, latest)
 
     def _memory_pairs(self, old: Version) -> Pairs | None:
         """Vectors of the memory's images by an encoder whose weights are still there, and by the current one."""
-        weights = self._files.all_weights().get(old.episode - 1)
+        weights = self.run.weights.get(old.episode - 1)
         if weights is None or version_of(weights, old.episode).digest != old.digest:
             return None
         images, today = self._state().memory.images.numpy(), self._embedder()

@@ -14,7 +14,7 @@ from osiris.data.load import episode_from
 from osiris.data.source import natural
 from osiris.errors import UserError
 from osiris.runs.directory import RunDirectory
-from osiris.runs.state import State
+from osiris.runs.progress import Progress
 
 
 class Learned(Exception):
@@ -71,15 +71,15 @@ def episode_size(images: Any) -> int | None:
     return len(images) if hasattr(images, "__len__") else None
 
 
-def next_benchmark(state: State | None, images: Any, name: str | None, data: BenchmarkConfig) -> Benchmark:
+def next_benchmark(known: Progress | None, images: Any, name: str | None, data: BenchmarkConfig) -> Benchmark:
     """The episodes of a state, and the given images as the next one.
 
     An episode that was interrupted is continued. The same images under the same name as the last finished episode are
     that episode: what a kill left undone is done. Those of an earlier one raise `Learned`.
     """
-    past = [] if state is None else state.episodes
-    done = 0 if state is None else state.position.task
-    image_size = data.image_size if state is None else state.memory.images.shape[-1]
+    past = [] if known is None else known.contents
+    done = 0 if known is None else known.finished
+    image_size = data.image_size if known is None else known.image_size
     if name is None:
         name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
     episode = episode_from(images, name, image_size)

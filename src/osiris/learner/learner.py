@@ -10,10 +10,11 @@ The state is a run directory. It holds the images of the memory, and never needs
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypedDict
 
 import torch
@@ -28,18 +29,20 @@ from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.reference import Reference, labelled_files
 from osiris.evaluation.scores import Health
-from osiris.files import cache_directory
+from osiris.files import cache_directory, load_metadata, save_tensors
 from osiris.index.status import IndexStatus
-from osiris.learner.before import go_back, keep_before, nothing_left_if_refused
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
 from osiris.learner.observations import NEEDS_REFERENCE, Guard, measure, open_reference, verdict
+from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe, with_encoder
 from osiris.runs.directory import RunDirectory, differences, read_config, settings
-from osiris.runs.records import Observations, RunMetrics, read_metrics, read_observations
-from osiris.runs.run import Run
-from osiris.runs.state import DAMAGED, LATEST, State, exists, load_state, save_state
+from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
+from osiris.runs.records import Observations, RunMetrics
+from osiris.runs.run import Run, open_run
+from osiris.runs.state import State, load_state, rewrite_states
+from osiris.runs.views import current_metrics, observations_of
 from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
 from osiris.training.schedule import Episode
@@ -161,22 +164,20 @@ class Learner(Collection):
         opening = Opening(config, self.folder, quiet=quiet, again=again, back=back)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
-            state, directory = run.state, run.directory
+            directory, known = run.directory, None if run.state is None else run.state.progress
             try:
-                run.prepare(lambda: next_benchmark(state, images, name, config.data))
+                run.prepare(lambda: next_benchmark(known, images, name, config.data))
             except Learned as learned:
                 notice(str(learned))
                 return self
             with run.interrupt.at_once():
                 size = run.benchmark.train.images.shape[-1]
-                opened_images = processes.on_first(open_reference, directory, labelled, size, new_reference)
+                opened_images = processes.on_first(open_reference, directory, known, labelled, size, new_reference)
                 processes.on_first(keep_apart, opened_images, run.coming())
             guard = Guard(run, opened_images) if only_if_better else None
             if new and not quiet:
                 processes.on_first(introduce, config)
             run.start()
-            if run.coming() and state is not None and state.unfinished is None:
-                processes.on_first(keep_before, directory)
             if new and not quiet:
                 processes.on_first(announce, run, opened_images)
             for episode in run.coming():
@@ -185,9 +186,9 @@ class Learner(Collection):
             with run.interrupt.at_once():
                 memory = run.engine.memory
                 held = memory.images[: memory.filled].cpu()
-                processes.on_first(measure, directory, held, run.position, opened_images, run.device)
+                processes.on_first(measure, directory, held, run.known, opened_images, run.device)
             if keep_tasks is not None:
-                processes.on_first(forget_weights, directory, keep_tasks)
+                processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
 
     def _check_reference(self, images: Any, labelled: Path | None, needed: bool) -> None:
@@ -202,17 +203,26 @@ class Learner(Collection):
 
     def _refuse_lost_checkpoint(self) -> None:
         """Without it, episodes would be learned from the beginning, beside the weights of earlier ones."""
-        files = self._files
-        if not exists(files.checkpoints) and (files.metrics.exists() or files.all_weights()):
+        files, progress = self._files, self._progress
+        states = [] if progress is None else [files.episodes / one.file for one in progress.states]
+        if (progress is None and files.has_learned) or (states and not any(state.exists() for state in states)):
+            gone = states[0] if states else files.progress
             raise UserError(
-                f"{self.folder} has learned, but its checkpoint is gone: put {files.checkpoints / LATEST} back, or "
-                "start a new state elsewhere."
+                f"{self.folder} has learned, but its checkpoint is gone: put {gone} back, or start a new state "
+                "elsewhere."
             )
+
+    @property
+    def _progress(self) -> Progress | None:
+        return read_progress(self._files)
 
     def _refuse_other_settings(self, config: Config) -> None:
         there, here, way_on = settings(read_config(self.folder)), settings(config), "start a new state elsewhere"
-        if there["data.image_size"] != here["data.image_size"] and exists(self._files.checkpoints):
-            size = self._state().memory.images.shape[-1]  # the config has None if the first episode decided
+        known = self._progress
+        if not self._files.has_learned:
+            return  # nothing was saved under them
+        if there["data.image_size"] != here["data.image_size"] and known is not None and known.saved:
+            size = known.image_size  # the config has None if the first episode decided
             raise UserError(
                 f"the images of {self.folder} have {size} x {size} pixels, and new ones are scaled to that: leave out "
                 f"--image-size, or {way_on}."
@@ -231,15 +241,17 @@ class Learner(Collection):
     def _go_back(self, finished: bool) -> str:
         with self._files as directory:
             self._refuse_lost_checkpoint()
-            began = directory.config.exists() and not self.config.data.benchmark
-            if began and not exists(directory.checkpoints):  # nothing was saved yet
+            began, progress = directory.config.exists() and not self.config.data.benchmark, self._progress
+            if began and (progress is None or not progress.saved):  # nothing was saved yet
                 directory.clear()
                 return "the first episode"
-            return go_back(directory, self._state(), finished)
+            if progress is None:
+                raise self._nothing()
+            return go_back(directory, progress, finished)
 
     def verdict(self) -> str:
         """What is known about the last episode: whether the encoder got better, and from what to what."""
-        return verdict(read_observations(self._files.observations))
+        return verdict(observations_of(self._files, self._progress))
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict and what each episode did."""
@@ -256,51 +268,60 @@ class Learner(Collection):
         with self._files as directory:
             state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
             folder, images = None if reference is None else Path(reference), state.memory.images
-            opened_images = open_reference(directory, folder, images.shape[-1], new_reference)
-            return measure(directory, images, state.position, opened_images, device)
+            opened_images = open_reference(directory, state.progress, folder, images.shape[-1], new_reference)
+            return measure(directory, images, state.progress, opened_images, device)
 
     @property
     def run(self) -> Run:
         """The state as a finished run."""
-        return Run(self.folder, self.metrics)
+        self._refuse_unfinished()
+        return open_run(self.folder)
 
     @property
     def metrics(self) -> RunMetrics:
+        self._refuse_unfinished()
+        return consistent(self._files, lambda progress: current_metrics(self._files, progress))
+
+    def _refuse_unfinished(self) -> None:
         if not self.folder.exists():
             raise UserError(f"{self.folder} does not exist; give the directory of a state or run.")
-        if not self._files.metrics.exists():
+        if not self._finished(self._progress):
             raise UserError(f"{self.folder} has not finished an episode yet; observe some images first.")
-        try:
-            return read_metrics(self._files.metrics)
-        except UserError as error:
-            raise UserError(
-                f"{error} Observe the images of the last episode again: then it is written again."
-            ) from None
+
+    def _finished(self, progress: Progress | None) -> bool:
+        """Whether there are metrics: a run of osiris train has them at its end."""
+        if progress is None:
+            return self._files.metrics.exists()
+        return progress.finished > 0 and (not progress.coming or self._files.metrics.exists())
 
     def status(self) -> Status:
-        state, finished = self._state(), self._files.metrics.exists()
-        memory, unfinished = state.memory, state.unfinished
-        episodes = state.episodes[: state.position.task + 1]  # a run of osiris train knows the later ones too
-        shown = shlex.quote(str(self.folder))
-        by_train = bool(self.config.data.benchmark) and state.position.task < state.planned
-        files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
+        return consistent(self._files, self._status)
+
+    def _status(self, known: Progress | None) -> Status:
+        if known is None or not known.saved:
+            self._refuse_lost_checkpoint()
+            raise self._nothing()
+        episodes = known.contents[: known.finished + 1]  # a run of osiris train knows the later ones too
+        shown, held = shlex.quote(str(self.folder)), known.saved[0].memory
+        by_train = bool(self.config.data.benchmark) and known.finished < known.planned
+        finished = self._finished(known)
         return Status(
             episodes=[(content["name"], content["train"]) for content in episodes],
-            unfinished=None if unfinished is None else unfinished["name"],
-            planned=state.planned,
+            unfinished=None if known.unfinished is None else known.unfinished["name"],
+            planned=known.planned,
             way_on=f"osiris train --resume {shown}" if by_train else f"osiris observe {shown} FOLDER",
-            memory=torch.bincount(memory.task, minlength=len(episodes)).tolist(),
-            memory_size=memory.size,
-            health=self.metrics.evaluations[-1].health if finished else None,
-            observations=read_observations(self._files.observations),
+            memory=[*held, *[0] * (len(episodes) - len(held))],
+            memory_size=known.memory_size,
+            health=current_metrics(self._files, known).evaluations[-1].health if finished else None,
+            observations=observations_of(self._files, known),
             index=self.index_status() if finished else None,
-            bytes=sum({file.st_ino: file.st_size for file in files}.values()),  # hard links count once
+            bytes=_size(self.folder),
         )
 
     def forget(self, images: Sequence[str | Path]) -> int:
         """Remove images from the memory and from the index, given as files; returns how many the memory held. Each
-        place in it is taken by a copy of another image. The weights keep what they have learned. The episode before
-        cannot be undone any more. Files that do not exist any more can only be removed from the index."""
+        place in it is taken by a copy of another image, in every state on disk. The weights keep what they have
+        learned. Files that do not exist any more can only be removed from the index."""
         if known := self._forget_indexed([Path(image) for image in images]):
             notice(f"{known} file(s) were removed from the index.")
             images = [image for image in images if Path(image).expanduser().exists()]
@@ -308,34 +329,56 @@ class Learner(Collection):
                 return 0
         with self._files as directory:
             state = self._state()
-            held = state.memory.images
-            found = torch.zeros(len(held), dtype=torch.bool)
+            size = state.memory.images.shape[-1]
             table = episode_source(list(images), "forget")[0].read_table()
-            for row, image in enumerate(decode_all(table.read, len(table), held.shape[-1])):  # not into the cache
+            wanted = list[torch.Tensor]()
+            for row, image in enumerate(decode_all(table.read, len(table), size)):  # not into the cache
                 if isinstance(image, UndecodableImage):
                     raise UserError(f"{table.describe(row)} cannot be looked for in the memory: {image}.")
-                found |= (held == torch.from_numpy(image)).flatten(1).all(1)
-            if found.all():
+                wanted.append(torch.from_numpy(image))
+
+            def found(one: State) -> torch.Tensor:
+                held = one.memory.images
+                same = [(held == image).flatten(1).all(1) for image in wanted]
+                return torch.stack(same).any(0) if same else torch.zeros(len(held), dtype=torch.bool)
+
+            def forget(one: State) -> bool:
+                slots = found(one)
+                if not slots.all():
+                    one.forget(slots)
+                return not slots.all()
+
+            count = int(found(state).sum())
+            if count == len(state.memory.images):
                 raise UserError("the memory would be empty; remove the whole state instead.")
-            state.forget(found)
-            for _ in range(2):  # latest.pt and previous.pt
-                save_state(directory.checkpoints, state)
-            (directory.checkpoints / DAMAGED).unlink(missing_ok=True)
-            directory.remove_leftovers()
-            shutil.rmtree(directory.before, ignore_errors=True)  # it holds the images too
+            rewrite_states(directory, forget)
         notice(
             f"copies of images that were learned from may remain in the cache, {cache_directory()}: `osiris data "
             "--clean` removes them."
         )
-        return int(found.sum())
+        return count
 
     def _state(self) -> State:
-        state = load_state(self._files.checkpoints)
+        state = load_state(self._files)
         if state is None:
             self._refuse_lost_checkpoint()
-            reason = "has no checkpoint; observe some images first" if self.folder.exists() else "does not exist"
-            raise UserError(f"{self.folder} {reason}.")
+            raise self._nothing()
         return state
+
+    def _nothing(self) -> UserError:
+        reason = "has no checkpoint; observe some images first" if self.folder.exists() else "does not exist"
+        return UserError(f"{self.folder} {reason}.")
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk. Files may go meanwhile."""
+    found = dict[int, int]()
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if S_ISREG(status.st_mode):
+                found[status.st_ino] = status.st_size  # hard links count once
+    return sum(found.values())
 
 
 def keep_apart(labelled: tuple[Reference | None, str | None], episodes: Sequence[Episode]) -> None:
@@ -382,8 +425,14 @@ def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> No
     notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, with the evaluation.")
 
 
-def forget_weights(directory: RunDirectory, keep: int) -> None:
-    """Remove the weights of all but the latest episodes, and what was evaluated with them except the numbers."""
-    for file in list(directory.all_weights().values())[: -max(1, keep)]:
-        (directory.evaluation / file.name).unlink(missing_ok=True)
-        file.unlink()
+def forget_weights(directory: RunDirectory, progress: Progress, keep: int) -> None:
+    """Remove the weights of all but the latest episodes, and the arrays that were evaluated with them. What --undo goes
+    back to stays, and so do numbers, observations and moments."""
+    folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
+    back = None if progress.back is None else folders[progress.back.position.episode]
+    for folder in [one for one in folders if one.weights.exists()][: -max(1, keep)]:
+        if folder == back:
+            continue
+        with suppress(UserError):  # damaged: it stays as it is
+            save_tensors(folder.evaluation, {}, load_metadata(folder.evaluation))
+        folder.weights.unlink()

@@ -22,8 +22,9 @@ from osiris.evaluation.reference import Reference, against, movement, read_refer
 from osiris.evaluation.scores import ReferenceScores, write_record
 from osiris.files import cache_directory, read_json, write_json
 from osiris.runs.directory import RunDirectory
-from osiris.runs.records import Observation, Observations, read_observations
-from osiris.runs.state import Position
+from osiris.runs.progress import Progress, episode_folder, write_progress
+from osiris.runs.records import Observation, Observations
+from osiris.runs.views import observations_of, write_observations
 from osiris.training.run import Training
 
 MOST_IMAGES = 1000
@@ -34,28 +35,29 @@ NEEDS_REFERENCE = "--only-if-better needs labelled images: name their folder wit
 def measure(
     directory: RunDirectory,
     memory: Tensor,
-    position: Position,
+    progress: Progress,
     labelled: tuple[Reference | None, str | None],
     device: torch.device,
 ) -> Observations:
     """Add what is missing, for every finished episode whose weights are still there.
 
-    `memory`: its images, uint8 [N, 3, H, W]. `position`: where the run stands. `labelled`: see `open_reference`. A kill
-    loses nothing: the next call adds it.
+    `memory`: its images, uint8 [N, 3, H, W]. `labelled`: see `open_reference`. A kill loses nothing: the next call adds
+    it.
     """
-    observations, weights = read_observations(directory.observations), directory.all_weights()
+    observations = observations_of(directory, progress)
+    folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
+    weights = {task: folder.weights for task, folder in enumerate(folders) if folder.weights.exists()}
     images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy()
     assert len(images) > 1, "an episode has at least four images, and each is offered to the memory"
     reference, place = labelled
     by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
-    if directory.start_weights.exists():
-        embedder = Embedder(directory.start_weights, device)
+    if progress.start:
+        embedder = Embedder(directory.start.weights, device)
         begin = embedder.embed_batch(images)
         if reference is not None and (start is None or start.digest != reference.digest):
             start = score_reference(reference, embedder.embed_batch)
-    missing = [
-        task for task in weights if task < position.task and (task not in by_task or _lacks(by_task[task], reference))
-    ]
+            write_record(directory.start.observation, start)
+    missing = [task for task in weights if task not in by_task or _lacks(by_task[task], reference)]
     before: tuple[int, Tensor] | None = None
     for task in missing:
         embedder = Embedder(weights[task], device)
@@ -66,17 +68,17 @@ def measure(
                 before = task - 1, Embedder(weights[task - 1], device).embed_batch(images)
             moved = movement(before[1], after) if before is not None and before[0] == task - 1 else (None, None)
             away = None if begin is None else movement(begin, after)[0]
-            kept = task not in position.refused
+            kept = task not in progress.position.refused
             known = Observation(task=task, drift=moved[0], same_neighbours=moved[1], from_start=away, kept=kept)
         if reference is not None and _lacks(known, reference):
             earlier = next((one.reference for one in by_task.values() if one.reference is not None), start)
             known = replace(known, reference=score_reference(reference, embedder.embed_batch, earlier))
+        write_record(folders[task].observation, known)
         by_task[task], before = known, (task, after)
-    episodes = tuple(by_task[task] for task in sorted(by_task))
-    measured = Observations(reference=place, episodes=episodes, start=start)
-    if measured != observations or not directory.observations.exists():
-        write_record(directory.observations, measured)
-    return measured
+    if place != progress.reference:
+        progress = replace(progress, reference=place)
+        write_progress(directory, progress)
+    return write_observations(directory, progress)
 
 
 def _lacks(known: Observation, reference: Reference | None) -> bool:
@@ -84,12 +86,12 @@ def _lacks(known: Observation, reference: Reference | None) -> bool:
 
 
 def open_reference(
-    directory: RunDirectory, folder: Path | None, size: int, new: bool = False
+    directory: RunDirectory, progress: Progress | None, folder: Path | None, size: int, new: bool = False
 ) -> tuple[Reference | None, str | None]:
     """(the labelled images, the name of their folder). The folder of earlier calls is opened only if it was named on
     this machine: a state that was received from somebody may name any folder. Other images than those of earlier calls
     are refused unless they are `new`."""
-    observations = read_observations(directory.observations)
+    observations = Observations() if progress is None else observations_of(directory, progress)
     named = cache_directory() / "references" / f"{json_digest(str(directory.path.resolve()))}.json"
     given = folder is not None
     if folder is None and observations.reference is not None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import platform
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,8 @@ from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import flat, read_json, write_json
 from osiris.framework.config import MethodConfig
+from osiris.runs.lock import LOCK, lock_directory, unlock
+from osiris.runs.untrusted import safe_name
 
 MAY_CHANGE = {
     *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
@@ -37,11 +36,48 @@ MAY_CHANGE = {
 the continued run agrees with an uninterrupted one up to rounding."""
 
 
-START = "start"
-"""The name of what belongs to a pretrained encoder before it learned anything here."""
-CURVE = "curve-"
-"""Names of evaluations between steps begin with it."""
-LOCK = ".lock"
+START = "00-start"
+"""The folder of what belongs to a pretrained encoder before it learned anything here."""
+
+
+@dataclass(frozen=True)
+class EpisodeFolder:
+    """The files of one episode: episodes/03-2026-11."""
+
+    path: Path
+
+    @property
+    def weights(self) -> Path:
+        """f, g and h after the episode, and which images the memory held."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def moments(self) -> Path:
+        """Sums that a method learned in this episode. They go when the episode is taken back, not with old weights."""
+        return self.path / "moments.safetensors"
+
+    @property
+    def evaluation(self) -> Path:
+        """The evaluation after the episode: arrays, and its numbers in the metadata."""
+        return self.path / "evaluation.safetensors"
+
+    @property
+    def observation(self) -> Path:
+        """What the episode did to the features of a learner; in the folder of the start, its reference scores."""
+        return self.path / "observation.json"
+
+    def point(self, step: int) -> Path:
+        """The numbers of an evaluation between two steps."""
+        return self.path / "points" / f"{step:07d}.json"
+
+    @property
+    def points(self) -> list[Path]:
+        return sorted((self.path / "points").glob("*.json"), key=lambda path: (len(path.name), path.name))
+
+
+def folder_name(task: int, name: str) -> str:
+    """`03-2026-11` for task 2: in names of files, tasks count from 1. The true name is in progress.json."""
+    return f"{task + 1:02d}-{safe_name(name)}"
 
 
 class RunDirectory:
@@ -52,6 +88,8 @@ class RunDirectory:
         self.path, self.owner, self.lock = path, owner, lock
         self._lock: int | None = None
         self._created = False
+        self._other = False
+        """Whether config.json is that of another run, of which nothing was saved."""
 
     @property
     def config(self) -> Path:
@@ -91,22 +129,28 @@ class RunDirectory:
         return self.path / "index"
 
     @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def progress(self) -> Path:
+        """Which episodes there are, where the run stands, and which files belong to that; written last."""
+        return self.path / "progress.json"
 
     @property
-    def before(self) -> Path:
-        """The state before the last episode, with which it can be taken back."""
-        return self.checkpoints / "before"
+    def episodes(self) -> Path:
+        """A folder for each episode."""
+        return self.path / "episodes"
+
+    def episode(self, folder: str) -> EpisodeFolder:
+        return EpisodeFolder(self.episodes / folder)
 
     @property
-    def taken_back(self) -> Path:
-        """Exists from the time when an episode was taken back until the next one begins."""
-        return self.checkpoints / "taken-back"
+    def start(self) -> EpisodeFolder:
+        """The pretrained encoder that the run started from."""
+        return self.episode(START)
 
     @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation"
+    def has_learned(self) -> bool:
+        """Whether there is anything that learning made, be it without progress.json."""
+        weights = (path.parent.name for path in self.episodes.glob("*/weights.safetensors"))
+        return self.progress.exists() or self.metrics.exists() or any(name != START for name in weights)
 
     @property
     def evaluations(self) -> Path:
@@ -114,35 +158,9 @@ class RunDirectory:
         return self.path / "evaluations"
 
     @property
-    def start_weights(self) -> Path:
-        """The pretrained encoder that the run started from."""
-        return self.checkpoints / f"{START}.safetensors"
-
-    @property
-    def start_scores(self) -> Path:
-        """The numbers of its evaluation."""
-        return self.evaluation / f"{START}.json"
-
-    @property
     def compatibility(self) -> Path:
         """What `osiris evaluate RUN --compatibility` measured."""
-        return self.evaluation / "compatibility.json"
-
-    def weights(self, task: int) -> Path:
-        """f, g and h after a task, counted from 0."""
-        return self.checkpoints / f"{task_name(task)}.safetensors"
-
-    def scores(self, task: int) -> Path:
-        """The numbers of a task's evaluation."""
-        return self.evaluation / f"{task_name(task)}.json"
-
-    def curve_scores(self) -> list[Path]:
-        """The numbers of the evaluations between steps, in order."""
-        return sorted(self.evaluation.glob(f"{CURVE}*.json"), key=lambda path: (len(path.name), path.name))
-
-    def all_weights(self) -> dict[int, Path]:
-        """Task (from 0) -> its weights, of those that are still there."""
-        return files_by_task(self.checkpoints)
+        return self.path / "compatibility.json"
 
     def __enter__(self) -> RunDirectory:
         if not self.owner:
@@ -154,13 +172,12 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         if self._lock is None:
             return
-        os.truncate(self._lock, 0)
         if not self.config.exists():  # the run never started: leave nothing behind
             with contextlib.suppress(OSError):
                 self.lock_file.unlink()
                 if self._created:
                     self.path.rmdir()
-        os.close(self._lock)
+        unlock(self._lock)
 
     def claim(self, config: Config) -> Config:
         """Make sure that the directory is empty or holds this very run; returns the config, completed.
@@ -179,6 +196,9 @@ class RunDirectory:
         if config.engine.threads is None:
             config = replace(config, engine=replace(config.engine, threads=existing.engine.threads))
         differing = differences(settings(existing), settings(config))
+        if differing and not self.has_learned:
+            self._other = True
+            return config.complete()
         if differing:
             raise UserError(f"{self.path} already contains a different run: {differing}. Choose another directory.")
         return config
@@ -186,8 +206,7 @@ class RunDirectory:
     def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
         """Write config.json once, after all checks, and one entry per start to environment.json, because a run may
         move to another machine."""
-        self.remove_leftovers()
-        if not self.config.exists():
+        if self._other or not self.config.exists():
             write_json(self.config, {"config": to_dict(config), "composition": composition})
         try:
             starts = msgspec.convert(read_json(self.environment), list[dict]) if self.environment.exists() else []
@@ -196,23 +215,16 @@ class RunDirectory:
             starts = []
         write_json(self.environment, [*starts, environment(device, world)])
 
-    def remove_leftovers(self) -> None:
-        """What a kill in the middle of writing has left behind."""
-        for folder in (self.path, self.checkpoints, self.evaluation):
-            for leftover in folder.glob(".*.tmp") if folder.is_dir() else ():
-                whole = leftover.is_dir() and not leftover.is_symlink()
-                shutil.rmtree(leftover) if whole else leftover.unlink(missing_ok=True)
-
     def clear(self) -> None:
         """Remove every file of the run; what others have put into the directory stays. The config goes last, before it
-        the checkpoint: after a kill, the same call completes it."""
-        for file in (self.metrics, self.observations, self.baselines, *self.all_weights().values()):
+        progress.json, which says that there is nothing: after a kill, the same call completes it."""
+        for file in (self.metrics, self.observations, self.baselines, self.compatibility):
             file.unlink(missing_ok=True)
-        for name in (self.evaluation.name, self.index.name, "evaluations", "tensorboard", "wandb"):
+        for name in ("episodes", self.index.name, "evaluations", "tensorboard", "wandb"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        self.remove_leftovers()
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        for file in (self.log, self.environment, self.config):
+        for leftover in self.path.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        for file in (self.log, self.environment, self.progress, self.config):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.lock_file.unlink()
@@ -222,79 +234,6 @@ class RunDirectory:
         """Refuse to save into a directory that was removed or renamed: saving would create a part of it again."""
         if not self.config.exists():
             raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
-
-
-def lock_directory(path: Path, exclusive: bool = True) -> int:
-    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        refuse_links_to_elsewhere(path)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}. Choose another directory.") from None
-    try:
-        if exclusive:
-            _acquire(lock, path)
-    except UserError:
-        os.close(lock)
-        raise
-    os.truncate(lock, 0)
-    with contextlib.suppress(OSError):  # on a full disk the lock has no name, but it is one
-        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-    return lock
-
-
-def _acquire(lock: int, path: Path) -> None:
-    """The kernel releases this lock with its process, so a stale lock file never blocks. After an elastic restart, the
-    process before us may need a moment to end."""
-    patience = 10.0 if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) else 0.0
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise UserError(
-                    f"the file system of {path} does not support locks ({error.strerror}), so osiris cannot keep other "
-                    "processes out. Choose another directory, or use --no-lock if you are sure that no other process "
-                    "uses this directory: two would overwrite each other's files."
-                ) from None
-            if time.monotonic() >= deadline:
-                holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
-                raise UserError(
-                    f"{path} is in use by {holder}. Wait until it ends, or choose another directory."
-                ) from None
-            time.sleep(0.2)
-
-
-def task_name(task: int) -> str:
-    """`task-03` for task 2: in names of files, tasks count from 1."""
-    return f"task-{task + 1:02d}"
-
-
-def curve_name(task: int, step: int) -> str:
-    """`curve-03-0000200`: the evaluation in task 2 after 200 steps."""
-    return f"{curve_prefix(task)}{step:07d}"
-
-
-def curve_prefix(task: int) -> str:
-    return f"{CURVE}{task + 1:02d}-"
-
-
-def files_by_task(folder: Path) -> dict[int, Path]:
-    """Task (from 0) -> its safetensors file, of those that a folder still has, in order."""
-    numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
-    return dict(sorted(numbered.items()))
-
-
-def refuse_links_to_elsewhere(path: Path) -> None:
-    """A received run or grid may hold links to files of the user: writing through them would overwrite those."""
-    root = path.resolve()
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            item = Path(folder) / name
-            if item.is_symlink() and not item.resolve().is_relative_to(root):
-                raise UserError(f"{item} is a link to {item.resolve()}, outside {path}. Remove the link.")
 
 
 def settings(config: Config) -> dict[str, Any]:

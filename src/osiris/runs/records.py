@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.metrics import all_metrics, as_matrix
@@ -24,9 +23,11 @@ from osiris.evaluation.scores import (
     Record,
     ReferenceScores,
     Scores,
+    Setting,
     read_record,
 )
 from osiris.evaluation.statistics import format_p, mean
+from osiris.runs.untrusted import harmless
 
 
 class ProtocolMetrics(Record, frozen=True, kw_only=True):
@@ -161,61 +162,86 @@ class Observations(Record, frozen=True, kw_only=True):
     """The reference scores of the pretrained encoder that the state started from."""
 
 
-class LoggedStep(msgspec.Struct):
-    """A line of log.jsonl about one training step. Tasks count from 1."""
+class StepLine(msgspec.Struct, tag_field="event", tag="step", kw_only=True):
+    """A line of log.jsonl: means over the training steps since the last one. Tasks count from 1."""
 
     task: int
     step: int
-    loss: float | None
     terms: dict[str, float | None]
+    loss: float | None = None
+    tasks: int = 0
+    total_step: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    gradient_norm: float | None = None
+    spread: float | None = None
     images_per_second: float | None = None
+    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    task_progress: float = 0.0
     seconds: float | None = None
+    seconds_left: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    bad_steps: int = 0
     peak_memory_mb: float | None = None
+    learning_rate: float | None = None
+    memory: int = 0
+    """Images in the memory."""
 
 
-class LoggedOverfitting(msgspec.Struct):
+class EvaluationLine(msgspec.Struct, tag_field="event", tag="evaluation", kw_only=True):
+    """A line of log.jsonl: the few numbers of an evaluation that the progress display shows."""
+
+    task: int
+    tasks: int
+    step: int
+    total_step: int
+    shown: dict[str, float | None]
+
+
+class OverfittingLine(msgspec.Struct, tag_field="event", tag="overfitting", kw_only=True):
     """A line of log.jsonl about overfitting to the memory: space -> losses and their relative difference."""
 
     task: int
     step: int
     spaces: dict[str, dict[str, float]]
+    total_step: int = 0
+
+
+Line = StepLine | EvaluationLine | OverfittingLine
+
+
+def read_line(line: bytes) -> Line | None:
+    """A line of log.jsonl, made harmless; None for one that a crash cut short, and for what no run writes."""
+    try:
+        return msgspec.convert(harmless(msgspec.json.decode(line)), Line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def read_metrics(path: Path) -> RunMetrics:
     return read_record(path, RunMetrics)
 
 
-def read_observations(path: Path) -> Observations:
-    """Empty if there are none, or if they are damaged: the next `observe` measures them again from the weights."""
-    if not path.exists():
-        return Observations()
-    try:
-        return read_record(path, Observations)
-    except UserError as error:
-        warn(f"{error} It is started again.")
-        return Observations()
-
-
 def build_metrics(
     method: str,
-    benchmark: Benchmark,
+    setting: Setting,
     seed: int,
     evaluations: Sequence[Scores | None],
-    random_baseline: dict[str, Percentages] | None,
-    fingerprint: Fingerprint,
     continual: bool = True,
     curve: list[CurveScores] | None = None,
     preset: str | None = None,
     start: Scores | None = None,
     against_start: Mapping[str, tuple[Comparison | None, list[Comparison | None]]] | None = None,
 ) -> RunMetrics:
-    """`evaluations` are those after tasks 1, 2, ... (a run that is not continual: the final one alone), None if one is
-    lost, which the last one never is. `random_baseline` comes from `untrained_baseline`, or is that of the `start`,
-    with which the final encoder was compared under each protocol (overall, by task)."""
+    """`setting`: of the last evaluation. `evaluations` are those after tasks 1, 2, ... (a run that is not continual:
+    the final one alone), None if one is lost, which the last one never is. The `start` takes the place of untrained
+    encoders; with it, the final encoder was compared under each protocol (overall, by task)."""
     assert evaluations and evaluations[-1] and (continual or len(evaluations) == 1)
     present = [scores for scores in evaluations if scores is not None]
     lost = tuple(task for task, scores in enumerate(evaluations) if scores is None)
     assert not (lost and present[-1].protocols), "only the images of a learner go, and they have no labels"
+    random_baseline = setting.untrained
+    if start is not None:
+        random_baseline = {name: one.accuracy for name, one in start.protocols.items()}
     protocols = {}
     task_level = [scores.task_level.accuracy for scores in present]
     for name in present[-1].protocols:
@@ -236,14 +262,14 @@ def build_metrics(
         )
     return RunMetrics(
         method=method,
-        benchmark=benchmark.name,
+        benchmark=setting.benchmark,
         seed=seed,
-        task_names=task_names(benchmark),
-        environments=[(name, list(tasks)) for name, tasks in benchmark.environments],
+        task_names=setting.task_names,
+        environments=setting.environments,
         continual=continual,
-        complete=not continual or len(evaluations) == benchmark.task_count,
-        fingerprint=fingerprint,
-        labelled=benchmark.labelled,
+        complete=not continual or len(evaluations) == len(setting.task_names),
+        fingerprint=setting.fingerprint,
+        labelled=setting.labelled,
         protocols=protocols,
         task_level=task_level,
         evaluations=present,
@@ -252,6 +278,19 @@ def build_metrics(
         curve=curve,
         preset=preset,
         start=start,
+    )
+
+
+def setting_of(
+    benchmark: Benchmark, fingerprint: Fingerprint, untrained: dict[str, Percentages] | None = None
+) -> Setting:
+    return Setting(
+        benchmark=benchmark.name,
+        task_names=task_names(benchmark),
+        environments=[(name, list(tasks)) for name, tasks in benchmark.environments],
+        labelled=benchmark.labelled,
+        fingerprint=fingerprint,
+        untrained=untrained,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from osiris.console import notice, warn
@@ -21,20 +20,23 @@ from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.scores import Compatibility, read_record
 from osiris.evaluation.statistics import mean
-from osiris.files import flat
+from osiris.files import Missing, flat, load_tensors, open_regular
 from osiris.framework.composition import method_from_dict
 from osiris.framework.methods import Method
-from osiris.runs.directory import RunDirectory, files_by_task
+from osiris.runs.directory import EpisodeFolder, RunDirectory
+from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
 from osiris.runs.records import (
     Baselines,
-    LoggedOverfitting,
-    LoggedStep,
+    Line,
     Observations,
+    OverfittingLine,
     RunMetrics,
-    read_metrics,
-    read_observations,
+    StepLine,
+    read_line,
 )
+from osiris.runs.state import MemoryContent, load_state
 from osiris.runs.untrusted import harmless, read_received, shortened
+from osiris.runs.views import current_metrics, observations_of
 
 LABEL = 44
 """Longest label, in characters."""
@@ -57,9 +59,21 @@ class Run:
 
         return run_html(self)
 
-    @property
+    @cached_property
     def files(self) -> RunDirectory:
         return RunDirectory(self.path)
+
+    @cached_property
+    def progress(self) -> Progress | None:
+        """progress.json; None if it was not copied along, or if nothing was saved."""
+        return read_progress(self.files)
+
+    def folder(self, task: int) -> EpisodeFolder | None:
+        """The files of a task that is learned, counted from 0; None if it is not."""
+        progress = self.progress
+        if progress is None or not 0 <= task < progress.finished:
+            return None
+        return episode_folder(self.files, progress, task)
 
     @property
     def method(self) -> str:
@@ -130,26 +144,23 @@ class Run:
         return str(self.environment[0]["command"]) if self.environment else "(environment.json was not copied along)"
 
     @cached_property
-    def log(self) -> list[dict[str, Any]]:
+    def log(self) -> list[Line]:
         """log.jsonl, without lines that a crash cut short."""
-        path = self.files.log
-        records = []
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            try:
-                records.append(msgspec.json.decode(line, type=dict))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
-        return harmless(records)
+        try:
+            with open_regular(self.files.log) as file:
+                lines = map(read_line, file)
+                return [line for line in lines if line is not None]
+        except FileNotFoundError:
+            return []
 
     @cached_property
-    def steps_logged(self) -> list[LoggedStep]:
+    def steps_logged(self) -> list[StepLine]:
         """The logged steps of finished tasks: an episode that was interrupted has no place on the axis yet."""
-        records = [msgspec.convert(record, LoggedStep) for record in self.log if record.get("event") == "step"]
-        return [record for record in records if record.task <= self.task_count]
+        return [line for line in self.log if isinstance(line, StepLine) and line.task <= self.task_count]
 
     @cached_property
-    def overfitting_logged(self) -> list[LoggedOverfitting]:
-        return [msgspec.convert(line, LoggedOverfitting) for line in self.log if line.get("event") == "overfitting"]
+    def overfitting_logged(self) -> list[OverfittingLine]:
+        return [line for line in self.log if isinstance(line, OverfittingLine)]
 
     @cached_property
     def steps(self) -> dict[int, int]:
@@ -173,8 +184,8 @@ class Run:
 
     @cached_property
     def observations(self) -> Observations:
-        """observations.json of a learner's state; empty for other runs."""
-        return read_observations(self.files.observations)
+        """What each episode of a learner did to the features; empty for other runs."""
+        return observations_of(self.files, self.progress)
 
     @cached_property
     def compatibility(self) -> Compatibility | None:
@@ -188,10 +199,17 @@ class Run:
             raise UserError(f"{path} is damaged: row t of a matrix needs a number for each s < t. Measure it again.")
         return record if len(record.same_class) == self.task_count else None
 
+    @cached_property
+    def weights(self) -> dict[int, Path]:
+        """Task (from 0) -> its weights, of those that are still there."""
+        tasks = range(0 if self.progress is None else self.progress.finished)
+        files = {task: folder.weights for task in tasks if (folder := self.folder(task)) is not None}
+        return {task: file for task, file in files.items() if file.exists()}
+
     @property
     def checkpoints(self) -> list[Path]:
         """The files with the weights after each task."""
-        return list(self.files.all_weights().values())
+        return list(self.weights.values())
 
     def checkpoint(self, task: int = -1) -> Path:
         """The weights after a task, counted from 0; -1 is the last."""
@@ -216,14 +234,23 @@ class Run:
     def arrays(self, task: int | None = None) -> dict[str, np.ndarray]:
         """The arrays of the evaluation after a task (from 0; default: the last); empty if there is no file.
 
-        They are in `evaluation` of a run, and beside metrics.json in the output of `osiris evaluate`.
+        They are in the folders of the episodes, and beside metrics.json in the output of `osiris evaluate`.
         """
-        files = files_by_task(self.files.evaluation) or files_by_task(self.path)
-        path = files.get(max(files, default=0) if task is None else task)
+        path = self._evaluation(task)
         try:
-            return load_file(path) if path else {}
-        except SafetensorError as error:
-            raise UserError(f"{path} is damaged ({error}). Was the copy interrupted?") from None
+            tensors = {} if path is None else load_tensors(path)[0]
+        except Missing:
+            return {}
+        except UserError as error:
+            raise UserError(f"{error} Was the copy interrupted?") from None
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def _evaluation(self, task: int | None) -> Path | None:
+        if self.progress is not None:
+            folder = self.folder(self.progress.finished - 1 if task is None else task)
+            return None if folder is None else folder.evaluation
+        found = files_by_task(self.path)
+        return found.get(max(found, default=0) if task is None else task)
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
@@ -234,14 +261,44 @@ class Run:
     def memory(self, task: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
         """(positions in their tasks, tasks) of the images in the memory after a task (from 0; default: the last), or
         None."""
-        files = self.files.all_weights()
-        path = files.get(max(files, default=0) if task is None else task)
+        path = self.weights.get(max(self.weights, default=0) if task is None else task)
         if path is None:
             return None
-        with safe_open(path, framework="numpy") as file:
-            if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
-                return None
-            return file.get_tensor("memory.source"), file.get_tensor("memory.task")
+        try:
+            with open_regular(path), safe_open(path, framework="numpy") as file:
+                if "memory.source" not in file.keys():  # noqa: SIM118 (not a mapping)
+                    return None
+                return file.get_tensor("memory.source"), file.get_tensor("memory.task")
+        except SafetensorError as error:
+            raise UserError(f"{path} is damaged ({error}). Was the copy interrupted?") from None
+
+    def memory_content(self) -> MemoryContent | None:
+        """The images of the memory as they are now; None if the state was not copied along."""
+        state = load_state(self.files)
+        return None if state is None else state.memory
+
+
+def task_name(task: int) -> str:
+    """`task-03` for task 2: the name of an encoder in the output of `osiris evaluate`."""
+    return f"task-{task + 1:02d}"
+
+
+def files_by_task(folder: Path) -> dict[int, Path]:
+    """Task (from 0) -> its file in the output of `osiris evaluate`, in order."""
+    numbered = {int(file.stem[5:]) - 1: file for file in folder.glob("task-*.safetensors") if file.stem[5:].isdecimal()}
+    return dict(sorted(numbered.items()))
+
+
+def open_run(path: Path) -> Run:
+    """A run with its metrics, and progress.json that belongs to them."""
+
+    def read(progress: Progress | None) -> Run:
+        run = Run(path, msgspec.convert(harmless(current_metrics(files, progress).plain()), RunMetrics))
+        run.__dict__["progress"] = progress  # read once: a frozen dataclass has no other way to know it before it asks
+        return run
+
+    files = RunDirectory(path)
+    return consistent(files, read)
 
 
 def load_runs(paths: Iterable[Path | str]) -> list[Run]:
@@ -259,8 +316,7 @@ def load_runs(paths: Iterable[Path | str]) -> list[Run]:
             raise UserError(f"{path} holds no finished run: there is no metrics.json in it or below it.")
         for file in files:
             try:
-                metrics = msgspec.convert(harmless(read_metrics(file).plain()), RunMetrics)
-                runs.setdefault(file.parent.resolve(), Run(file.parent, metrics))
+                runs.setdefault(file.parent.resolve(), open_run(file.parent))
             except UserError as error:
                 damaged.append(str(error))
     if not runs:

@@ -1,55 +1,32 @@
 """The whole state of a run, to disk and back to the same bits. No pickles: `weights_only=True` and safetensors.
 
-A state that is damaged or does not fit its run is refused and named, never repaired by a guess.
+progress.json names the file. A state that is damaged or does not fit its run is refused and named, never repaired by a
+guess. An error of the system (no permission, too many open files) is an error, and nothing is known about the file.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
+import functools
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 import torch
-from msgspec import Meta
+from msgspec.structs import replace
 from safetensors import SafetensorError
 from torch import Tensor
 
 from osiris.console import warn
-from osiris.data.benchmark import TaskContent
 from osiris.errors import UserError
-from osiris.evaluation.encoder_files import Deviation, Mean
-from osiris.files import write_atomically
-
-FORMAT = 3
-LATEST, PREVIOUS, DAMAGED = "latest.pt", "previous.pt", "damaged.pt"
-LARGEST = 2**53
-"""The largest count in a state: a file with a larger one was not written by a run."""
-
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-
-
-Stage = Literal["train", "curve", "end", "evaluate"]
-"""The stage of an episode. curve: an evaluation between two steps; end: all steps are done, not the episode's end."""
-
-
-@dataclass
-class Position:
-    """Where a run stands: an episode, a stage of it, and the steps done in it."""
-
-    task: Count = 0
-    stage: Stage = "train"
-    step: Count = 0
-    bad_steps: Count = 0
-    seconds: Annotated[float, Meta(ge=0)] = 0.0
-    """Time so far, over all starts."""
-    refused: list[Count] = field(default_factory=list)
-    """Episodes at whose end the encoder stayed what it was before them."""
+from osiris.files import Missing, open_regular, write_atomically
+from osiris.runs.directory import RunDirectory
+from osiris.runs.progress import LARGEST, Position, Progress, Saved, consistent, read_progress, write_progress
 
 
 @dataclass(frozen=True)
@@ -70,26 +47,12 @@ class State:
 
     engine: dict[str, Any]
     """Networks, terms and memory (`model`), `optimiser`, `scaler`."""
-    position: Position
-    log: Count
-    """Length of log.jsonl in bytes."""
-    settings: dict[str, Any]
-    """The config, flat, without what may change."""
-    episodes: list[TaskContent]
-    """All that are known: those that are learned, the one that is being learned, and with `osiris train` those to
-    come."""
-    planned: Annotated[int, Meta(ge=1, le=LARGEST)]
-    """The number of episodes that were known when the run was opened: the weight of ewc depends on it."""
-    mean: tuple[Mean, Mean, Mean]
-    std: tuple[Deviation, Deviation, Deviation]
-    """Channel statistics that images are normalised with."""
-    architecture: dict[str, Any]
-    """The description from which an encoder that osiris does not define is built."""
+    progress: Progress
+    """Its newest state is this one."""
 
     @property
-    def unfinished(self) -> TaskContent | None:
-        """The first known episode that is not learned: the one that was interrupted, or (`osiris train`) the next."""
-        return self.episodes[self.position.task] if self.position.task < len(self.episodes) else None
+    def position(self) -> Position:
+        return self.progress.position
 
     @property
     def memory(self) -> MemoryContent:
@@ -105,10 +68,6 @@ class State:
             for name, value in self.engine["model"].items():
                 if name.startswith("memory.") and isinstance(value, Tensor) and value.ndim > 0:
                     value[slot] = value[int(others[slot % len(others)])]
-
-
-class OtherFormat(UserError):
-    """A file of another version of osiris. It is intact: nothing may replace it."""
 
 
 class CannotWrite(UserError):
@@ -138,25 +97,54 @@ def _leaves(state: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, state
 
 
-def exists(folder: Path) -> bool:
-    return (folder / LATEST).exists() or (folder / PREVIOUS).exists()
+def save_state(
+    directory: RunDirectory, progress: Progress, engine: dict[str, Any], position: Position, log: int, way_back: bool
+) -> Progress:
+    """Write a new file, then progress.json, which names it; then remove what that does not name any more. `way_back`:
+    keep the state at the end of the episode before."""
+    folder, model = progress.episodes[position.episode].folder, engine["model"]
+    name = f"{folder}/state-{progress.counter + 1:06d}.pt"
+    held = model["memory.task"][model["memory.task"] >= 0]
+    state = Saved(
+        file=name,
+        digest=digest(engine),
+        position=copy.deepcopy(position),
+        log=log,
+        memory=torch.bincount(held.cpu(), minlength=position.episode + 1).tolist(),
+    )
+    images = model["memory.images"]
+    progress = replace(progress, memory_size=len(images), image_size=images.shape[-1])
+    with writing(directory.path):
+        write_atomically(directory.episodes / name, lambda temporary: torch.save({"engine": engine}, temporary))
+        progress = progress.with_state(state, way_back)
+        write_progress(directory, progress)
+    return progress
 
 
-def save_state(folder: Path, state: State) -> None:
-    """Write latest.pt and keep the one before as previous.pt. A kill at any moment leaves at least one whole file."""
-    latest, previous = folder / LATEST, folder / PREVIOUS
-    plain = vars(state) | {"position": vars(state.position)}
-    record = {"format": FORMAT, "digest": digest(plain), "state": plain}
-
-    def write(temporary: Path) -> None:
-        torch.save(record, temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # the new file is safe before the old one moves
-        if latest.exists():
-            latest.replace(previous)
-
-    with writing(folder):
-        write_atomically(latest, write)
+def rewrite_states(directory: RunDirectory, change: Callable[[State], bool]) -> None:
+    """Change the memory in every state of a run; one that is damaged, or for which `change` says False, goes."""
+    progress = read_progress(directory)
+    assert progress is not None
+    written = dict[str, Saved]()
+    for number, saved in enumerate(progress.states, progress.counter + 1):
+        known = replace(progress, saved=[saved])
+        try:
+            state = State(read_state(directory, saved, known), known)
+        except UserError as error:
+            warn(f"{error} It is removed.")
+            continue
+        if change(state):
+            name = f"{saved.file.split('/')[0]}/state-{number:06d}.pt"
+            engine, filled = state.engine, state.engine["model"]["memory.task"]
+            write = functools.partial(torch.save, {"engine": engine})
+            write_atomically(directory.episodes / name, write)
+            held = torch.bincount(filled[filled >= 0], minlength=len(saved.memory)).tolist()
+            written[saved.file] = replace(saved, file=name, digest=digest(engine), memory=held)
+    back = None if progress.back is None else written.get(progress.back.file)
+    newest = [written[one.file] for one in progress.saved if one.file in written]
+    counter = progress.counter + len(progress.states)
+    with writing(directory.path):
+        write_progress(directory, replace(progress, counter=counter, saved=newest, back=back))
 
 
 @contextmanager
@@ -177,76 +165,112 @@ def writing(folder: Path) -> Iterator[None]:
 
 def advice(folder: Path) -> str:
     """A sentence on what is saved after a failure, and how to continue."""
-    if any(exists(place) for place in (folder, folder / "checkpoints", folder.parent / "checkpoints")):
-        return "The last checkpoint is intact: solve the problem and give the same command again to continue from it."
+    try:
+        progress = read_progress(RunDirectory(folder))
+    except (UserError, OSError):
+        progress = None
+    if progress is not None and progress.saved:
+        return "What was saved is intact: solve the problem and give the same command again to continue from it."
     return "Nothing was saved: solve the problem and give the same command again."
 
 
-def load_state(folder: Path) -> State | None:
-    """The newest undamaged state; None if there is none at all."""
-    latest, previous = folder / LATEST, folder / PREVIOUS
-    damage: list[UserError] = []
-    for path in (path for path in (latest, previous) if path.exists()):
+def load_state(directory: RunDirectory) -> State | None:
+    """The newest undamaged state; None if nothing was saved, or if all states were removed. Nothing is written: a
+    damaged file goes with the next save."""
+    return consistent(directory, lambda progress: None if progress is None else _newest(directory, progress))
+
+
+def _newest(directory: RunDirectory, progress: Progress) -> State | None:
+    damage, gone = list[UserError](), 0
+    for number, saved in enumerate(progress.saved):
+        known = replace(progress, saved=progress.saved[number:])
         try:
-            state = read_state(path)
-        except OtherFormat:
-            raise
+            state = State(read_state(directory, saved, known), known)
         except UserError as error:
+            gone += isinstance(error, Missing)
             damage.append(error)
             continue
         if damage:
-            warn(f"{damage[0]} Continuing from the checkpoint before it.")
-            latest.replace(folder / DAMAGED)  # otherwise the next save would replace the good one with it
+            _notice_changes(directory, progress, damage)
+            place = f"{known.contents[saved.position.episode]['name']}, {_place(saved.position)}"
+            warn(f"{damage[0]} Continuing from the state saved before it: {directory.episodes / saved.file} ({place}).")
         return state
-    if damage:
+    _notice_changes(directory, progress, damage)
+    if gone < len(damage):
         reasons = " ".join(str(error) for error in damage)
-        raise UserError(f"{reasons} No checkpoint in {folder} can be read; remove the run directory to start again.")
+        raise UserError(f"{reasons} {_what_is_whole(directory, progress)}")
     return None
 
 
-def read_state(path: Path) -> State:
+def _notice_changes(directory: RunDirectory, progress: Progress, damage: list[UserError]) -> None:
+    """What looks like damage may be the work of another process, which has saved meanwhile: then all is read again."""
+    if damage and read_progress(directory) != progress:
+        raise damage[0]
+
+
+def _place(position: Position) -> str:
+    return "at its end" if position.between else f"at step {position.step}"
+
+
+def _what_is_whole(directory: RunDirectory, progress: Progress) -> str:
+    """How to go on from a run whose newest states are damaged."""
+    back = progress.back
+    if back is not None and back not in progress.saved:
+        try:
+            read_state(directory, back, replace(progress, saved=[back]))
+        except UserError:
+            back = None
+    if back is None:
+        return (
+            f"No state in {directory.episodes} can be read: put the file back from a copy, or start a new run or state "
+            "elsewhere. The weights of the episodes are files of their own, and can be used."
+        )
+    name, option = progress.contents[back.position.episode]["name"], "discard" if progress.coming else "undo"
+    return (
+        f"The state at the end of {name} is whole, {directory.episodes / back.file}: osiris observe {directory.path} "
+        f"--{option} goes back to it."
+    )
+
+
+def read_state(directory: RunDirectory, saved: Saved, progress: Progress) -> dict[str, Any]:
+    """Networks, optimiser and memory of a saved state; a `UserError` if the file is damaged, or `Missing`."""
+    path = directory.episodes / saved.file
     try:
-        record = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # The first sentence only: torch goes on with the advice to load the file without its safety check.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
-        raise UserError(f"{path} is damaged or not an osiris checkpoint ({reason}).") from error
-    if not isinstance(record, dict) or "state" not in record or not isinstance(record.get("format"), int):
-        raise UserError(f"{path} is not an osiris checkpoint.")
-    if record["format"] != FORMAT:
-        newer = record["format"] > FORMAT
-        text = "a newer version of osiris" if newer else "a version of osiris before its first release"
-        advice = "update osiris" if newer else "start a new run or state"
-        raise OtherFormat(f"{path} was written by {text} (format {record['format']}, not {FORMAT}): {advice}.")
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise Missing(f"{path} does not exist.") from None
+    with file:
+        try:
+            record = torch.load(file, map_location="cpu", weights_only=True)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            if "can't allocate memory" in str(error):
+                raise MemoryError(f"there is too little memory to read {path}.") from error
+            # The first sentence only: torch goes on with the advice to load the file without its safety check.
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+            raise UserError(f"{path} is damaged or not a state of osiris ({reason}).") from error
+    if not isinstance(record, dict) or not isinstance(record.get("engine"), dict):
+        raise UserError(f"{path} is not a state of osiris.")
+    engine = record["engine"]
     try:
-        for name, value in _leaves(record["state"], ""):
+        for name, value in _leaves(engine, ""):
             if isinstance(value, Tensor) and value.untyped_storage().nbytes() < value.nbytes:
                 raise ValueError(f"{name} says that it is larger than what the file has of it")
-        if digest(record["state"]) != record.get("digest"):
-            raise UserError(f"{path} is damaged: its checksum does not match.")
-        state = msgspec.convert(record["state"], State, strict=False)
-        _check(state)
+        if digest(engine) != saved.digest:
+            raise UserError(f"{path} is damaged, or of another run: its checksum is not that of progress.json.")
+        _check(engine, progress)
     except UserError:
         raise
-    except (
-        msgspec.ValidationError,
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError) as error:
         raise UserError(f"{path} is not the state of a run ({type(error).__name__}: {str(error)[:200]}).") from None
-    return state
+    return engine
 
 
-def _check(state: State) -> None:
+def _check(engine: dict[str, Any], progress: Progress) -> None:
     """Refuse what cannot be true, before anything relies on it."""
-    done, known = state.position.task, len(state.episodes)
-    if done > known or (done == known and (state.position.step or state.position.stage != "train")):
-        raise ValueError(f"it stands in task {done + 1} of {known}")
-    model, slots = state.engine["model"], state.memory.size
+    known, model = len(progress.episodes), engine["model"]
+    slots = len(model["memory.task"])
     if not all(isinstance(value, Tensor) for value in model.values()):
         raise ValueError("its networks are not tensors")
     images, offers = model["memory.images"], int(model["memory._extra_state"])

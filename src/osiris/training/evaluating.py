@@ -21,7 +21,7 @@ from osiris.errors import UserError
 from osiris.evaluation.baselines import ENCODERS
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_checkpoint, load_encoder
-from osiris.evaluation.evaluate import check_features, evaluate_encoder
+from osiris.evaluation.evaluate import check_features, compare_arrays, evaluate_encoder
 from osiris.evaluation.features import embed, embed_benchmark
 from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
 from osiris.evaluation.reference import read_reference, score_reference
@@ -31,18 +31,21 @@ from osiris.evaluation.scores import (
     Fingerprint,
     ReferenceScores,
     Scores,
+    read_measured,
     read_record,
     write_record,
 )
 from osiris.evaluation.versions import measure_compatibility
-from osiris.files import flat, require_writable
+from osiris.files import load_tensors, require_writable
 from osiris.models.external import is_public
-from osiris.runs.directory import START, RunDirectory, read_config, refuse_links_to_elsewhere, task_name
-from osiris.runs.records import Baselines, build_metrics, read_metrics
+from osiris.runs.directory import START, RunDirectory, read_config
+from osiris.runs.lock import refuse_links_to_elsewhere
+from osiris.runs.progress import Progress, consistent, episode_folder
+from osiris.runs.records import Baselines, build_metrics, read_metrics, setting_of
+from osiris.runs.run import task_name
 from osiris.runs.state import digest
-from osiris.runs.untrusted import read_received
+from osiris.runs.views import recorded_method
 from osiris.training.build import baseline_of
-from osiris.training.results import against_start
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def evaluate_compatibility(request: Request) -> tuple[Compatibility, Path]:
     path = _compatibility_file(request)
     require_writable(path.parent)
     device = prepare(request)
-    encoders = {name: one for name, one in load_encoders(request).items() if name != START}
+    encoders = {name: one for name, one in load_encoders(request).items() if name != "start"}
     expected = [task_name(task) for task in range(len(encoders))]
     if len(encoders) < 2 or list(encoders) != expected:
         raise UserError(
@@ -184,13 +187,6 @@ def is_sequence_of(run: Path, data: BenchmarkConfig, identity: Fingerprint) -> b
     return all(getattr(data, name) == getattr(own, name) for name in order)
 
 
-def recorded_method(run: Path) -> tuple[str, str]:
-    """(name, stream) of the method of a run. One that was composed in Python is not known by its name here."""
-    record = flat(read_received(RunDirectory(run).config, dict))
-    name = record.get("composition.name", record.get("config.method.method"))
-    return str(name), str(record.get("composition.stream", "continual"))
-
-
 def prepare(request: Request) -> torch.device:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -208,7 +204,7 @@ def run_folder(target: Path) -> Path | None:
         if runs:
             raise UserError(f"{target} is a folder of {len(runs)} runs; evaluate one of them, such as {runs[0]}.")
         raise UserError(f"{target} is not a run directory: it has no config.json.")
-    folder = target.parent.parent
+    folder = target.parent.parent.parent
     return folder if RunDirectory(folder).config.exists() else None
 
 
@@ -243,12 +239,33 @@ def load_encoders(request: Request) -> dict[str, LoadedEncoder]:
         return {"encoder": load_encoder(request.encoder, request.arch, request.prefix, request.stem_padding)}
     if request.target is None or request.baseline is not None:
         return {}
-    files = RunDirectory(request.target)
-    paths = [*files.all_weights().values()] if request.target.is_dir() else [request.target]
-    if not paths:
-        raise UserError(f"{request.target} has no task checkpoints yet; they are written after each task.")
-    start = [files.start_weights] if request.target.is_dir() and files.start_weights.exists() else []
-    return {path.stem: load_checkpoint(path) for path in (*start, *paths)}
+    paths = _checkpoints(request.target) if request.target.is_dir() else {_name_of(request.target): request.target}
+    return {name: load_checkpoint(path) for name, path in paths.items()}
+
+
+def _checkpoints(run: Path) -> dict[str, Path]:
+    """The weights of a run by the names of their encoders: `start`, `task-01`, ..."""
+    directory = RunDirectory(run)
+
+    def read(progress: Progress | None) -> dict[str, Path]:
+        if progress is None:
+            return {}
+        learned = {task_name(task): episode_folder(directory, progress, task) for task in range(progress.finished)}
+        paths = {name: folder.weights for name, folder in learned.items() if folder.weights.exists()}
+        return ({"start": directory.start.weights} if progress.start else {}) | paths
+
+    paths = consistent(directory, read)
+    if not set(paths) - {"start"}:
+        raise UserError(f"{run} has no task checkpoints yet; they are written after each task.")
+    return paths
+
+
+def _name_of(checkpoint: Path) -> str:
+    """`task-03` for the weights in the folder of the third episode of a run; otherwise as its file."""
+    folder = checkpoint.parent.name
+    if run_folder(checkpoint) is None or not folder[:2].isdecimal():
+        return checkpoint.stem
+    return "start" if folder == START else task_name(int(folder.partition("-")[0]) - 1)
 
 
 def add_baseline(request: Request, name: str, scores: Scores) -> None:
@@ -296,10 +313,10 @@ def evaluate_one(
     out: Path,
     key: str,
 ) -> Scores:
-    """Numbers of one encoder; taken from `out` if those of this `key` are there (their file is written last). A module
+    """Numbers of one encoder; taken from `out` if those of this `key` are there. A module
     of the user's own is always evaluated: neither its name nor its weights tell whether its code has changed."""
-    path = out / f"{name}.json"
-    known = read_record(path, Scores) if path.exists() else None
+    path = out / f"{name}.safetensors"
+    known = read_measured(path).numbers if path.exists() else None
     if known is not None and known.key is None:
         raise UserError(f"{path} was not written by this version of osiris evaluate: choose another --out.")
     if known is not None and known.key == key and "entry" not in encoder.description:
@@ -310,7 +327,7 @@ def evaluate_one(
         evaluation = evaluate_encoder(module, benchmark, protocol, device, ticker)
     assert evaluation is not None
     evaluation = replace(evaluation, numbers=msgspec.structs.replace(evaluation.numbers, key=key))
-    evaluation.save(out, name, protocol.keep_features)
+    evaluation.save(path, keep_features=protocol.keep_features)
     return evaluation.numbers
 
 
@@ -325,27 +342,18 @@ def write_metrics(
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
     assert request.target is not None
     config = replace(read_config(request.target), evaluation=request.protocol)
-    (method, stream), start = recorded_method(request.target), scores.get(START)
-    tasks = [one for name, one in scores.items() if name != START]
+    (method, stream), start = recorded_method(RunDirectory(request.target)), scores.get("start")
+    tasks = [one for name, one in scores.items() if name != "start"]
     in_order = stream == "continual" and is_sequence_of(request.target, request.data, identity)
     continual = in_order and len(tasks) == benchmark.task_count
     baseline = None if start is not None else baseline_of(config, benchmark, device)
-    untrained, used = baseline and baseline.protocols, tasks if continual else tasks[-1:]
-    if start is not None:
-        untrained = {name: one.accuracy for name, one in start.protocols.items()}
-    last = next(reversed(scores))
-    compared = {} if start is None else against_start(out, last, benchmark, request.protocol)
-    metrics = build_metrics(
-        method,
-        benchmark,
-        config.seed,
-        used,
-        untrained,
-        identity,
-        continual,
-        start=start,
-        against_start=compared,
-    )
+    used, last = tasks if continual else tasks[-1:], next(reversed(scores))
+    setting = setting_of(benchmark, identity, baseline and baseline.protocols)
+    compared = {}
+    if start is not None and benchmark.labelled:
+        before, after = (load_tensors(out / f"{name}.safetensors")[0] for name in ("start", last))
+        compared = {name: compare_arrays(before, after, name, benchmark.task_count) for name in scores[last].protocols}
+    metrics = build_metrics(method, setting, config.seed, used, continual, start=start, against_start=compared)
     complete = not in_order or last == task_name(benchmark.task_count - 1)
     write_record(RunDirectory(out).metrics, msgspec.structs.replace(metrics, complete=complete))
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -21,11 +22,13 @@ from osiris.evaluation.evaluate import headline
 from osiris.evaluation.health import collapsed
 from osiris.evaluation.overfitting import overfitting
 from osiris.evaluation.scores import Scores
+from osiris.files import open_to_append
 from osiris.framework.objectives import is_collapsed
 from osiris.framework.terms import X
 from osiris.models.normalisation import frozen_statistics
 from osiris.runs.directory import RunDirectory
-from osiris.runs.state import Position
+from osiris.runs.progress import Position
+from osiris.runs.records import EvaluationLine, Line, OverfittingLine, StepLine
 from osiris.training.dashboards import Logger, open_views
 from osiris.training.engine import Engine, StepResult
 from osiris.training.schedule import Episode
@@ -60,29 +63,33 @@ class Log:
 
     def steps(self, engine: Engine, episode: Episode, step: int) -> None:
         """A record of the steps since the last one."""
-        record = self.meter.read(episode, step)
-        if record and is_collapsed(record["spread"]):
+        line = self.meter.read(episode, step)
+        if line is None:
+            return
+        if line.spread is not None and is_collapsed(line.spread):
             self._collapsed(
                 "embeddings have",
                 episode,
                 f"the embeddings have collapsed in task {episode.task + 1} at step {step}: their spread is "
-                f"{record['spread']:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. "
+                f"{line.spread:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. "
                 f"Try a lower --learning-rate, a larger --batch-size or another --objective.",
             )
-        rate = engine.optimiser.param_groups[0]["lr"]
-        self._emit(record and record | {"learning_rate": rate, "memory": engine.memory.filled})
+        line.learning_rate, line.memory = engine.optimiser.param_groups[0]["lr"], engine.memory.filled
+        self._emit(line)
 
     def overfitting(self, engine: Engine, episode: Episode, step: int) -> None:
-        record = track_overfitting(engine, episode, step)
-        self._emit(record and record | {"total_step": self.meter.total(episode, step)})
+        line = track_overfitting(engine, episode, step)
+        if line is not None:
+            line.total_step = self.meter.total(episode, step)
+            self._emit(line)
 
     def evaluation(self, episode: Episode, where: dict[str, int], numbers: Scores, bank: int) -> None:
         """A record of an evaluation with `bank` images to search, and a warning if the features have collapsed."""
         message = collapsed(numbers.health)
         if message:
             self._collapsed("representation has", episode, message)
-        shown = where | {"task": episode.task + 1, "tasks": len(self.episodes)}
-        self._emit({"event": "evaluation", **shown, "shown": headline(numbers, bank)})
+        place = where | {"task": episode.task + 1, "tasks": len(self.episodes)}
+        self._emit(EvaluationLine(**place, shown=headline(numbers, bank)))
 
     def _collapsed(self, what: str, episode: Episode, message: str) -> None:
         tasks = self.collapses.setdefault(what, [])
@@ -97,10 +104,10 @@ class Log:
             if len(tasks) > 1 and self.directory.owner and self.config.preset != "smoke":
                 warn(f"the {what} collapsed in {len(tasks)} tasks, the first of them task {tasks[0] + 1}.")
 
-    def _emit(self, record: dict[str, Any] | None) -> None:
-        if record is not None:
-            for logger in self.loggers:
-                logger.log(record)
+    def _emit(self, line: Line) -> None:
+        record = msgspec.to_builtins(line)
+        for logger in self.loggers:
+            logger.log(record)
 
     def close(self) -> None:
         for logger in self.loggers:
@@ -134,7 +141,7 @@ class Meter:
         """Steps of the whole run after `step` steps of this episode."""
         return sum(item.steps for item in self.episodes[: episode.task]) + step
 
-    def read(self, episode: Episode, step: int) -> dict[str, Any] | None:
+    def read(self, episode: Episode, step: int) -> StepLine | None:
         """A line of the log: means over the finite steps since the last one. None if there is none."""
         if not self.pending:
             return None
@@ -151,26 +158,25 @@ class Meter:
             return None
         means = {name: _mean(column) for name, column in zip(names, table[finite].T)}
         done, total = self.total(episode, step), sum(item.steps for item in self.episodes)
-        return {
-            "event": "step",
-            "task": episode.task + 1,
-            "tasks": len(self.episodes),
-            "step": step,
-            "total_step": done,
-            "epoch": -(-step // episode.steps_per_epoch),
-            "epochs": episode.epochs,
-            "loss": means.pop("loss"),
-            "gradient_norm": means.pop("gradient_norm"),
-            "spread": means.pop("spread", None),
-            "terms": means,
-            "images_per_second": sum(result.images for result in results) / max(elapsed, 1e-9),
-            "progress": done / total,
-            "task_progress": step / episode.steps,
-            "seconds": self.seconds,
-            "seconds_left": self._seconds_left(done, total),
-            "bad_steps": self.bad_steps,
-            "peak_memory_mb": peak_memory(),
-        }
+        return StepLine(
+            task=episode.task + 1,
+            tasks=len(self.episodes),
+            step=step,
+            total_step=done,
+            epoch=-(-step // episode.steps_per_epoch),
+            epochs=episode.epochs,
+            loss=means.pop("loss"),
+            gradient_norm=means.pop("gradient_norm"),
+            spread=means.pop("spread", None),
+            terms=means,
+            images_per_second=sum(result.images for result in results) / max(elapsed, 1e-9),
+            progress=done / total,
+            task_progress=step / episode.steps,
+            seconds=self.seconds,
+            seconds_left=self._seconds_left(done, total),
+            bad_steps=self.bad_steps,
+            peak_memory_mb=peak_memory(),
+        )
 
     def _seconds_left(self, done: int, total: int) -> float | None:
         """Estimated from the rate since the first line of this start; None while that is too short to tell."""
@@ -211,7 +217,7 @@ def _mean(column: Tensor) -> float | None:
     return float(fine.mean()) if len(fine) else None
 
 
-def track_overfitting(engine: Engine, episode: Episode, step: int) -> dict[str, Any] | None:
+def track_overfitting(engine: Engine, episode: Episode, step: int) -> OverfittingLine | None:
     """A line of the log: the loss on past tasks against the loss on the memory, while training goes on (Fig. 3b).
 
     It has random streams of its own and changes nothing: the weights of a run are the same bits with and without it.
@@ -233,14 +239,14 @@ def track_overfitting(engine: Engine, episode: Episode, step: int) -> dict[str, 
     remembered = engine.benchmark.training_rows(task[earlier], source[earlier])
     key = (engine.config.seed, episode.task, step)
     spaces = overfitting(embed, past, remembered, key, learning.batch_size, tau=learning.tau)
-    return spaces and {"event": "overfitting", "task": episode.task + 1, "step": step, "spaces": spaces}
+    return OverfittingLine(task=episode.task + 1, step=step, spaces=spaces) if spaces else None
 
 
 class JsonLines:
     """One line per record. Checkpoints hold `position`; a resumed run truncates the file to it."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
-        self.file = path.open("a+b")
+        self.file = open_to_append(path)
         # A crash of the machine may have lost the end of the log: do not fill the gap, and keep whole lines only.
         self.file.seek(0)
         before = self.file.read()[:position]

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from osiris import processes
 from osiris.config import Config, to_dict
 from osiris.console import notice, warn
@@ -27,14 +29,15 @@ from osiris.data.catalogue import is_known
 from osiris.data.load import load_benchmark
 from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
-from osiris.evaluation.baselines import Baseline
 from osiris.files import save_tensors
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
 from osiris.presets import MEANINGLESS, own_data
-from osiris.runs.directory import START, RunDirectory, curve_name, differences, read_config, settings, task_name
+from osiris.runs.directory import EpisodeFolder, RunDirectory, differences, folder_name, read_config, settings
+from osiris.runs.progress import FORMAT, Position, Progress, Stage, known_episodes, read_progress, remove_unnamed
 from osiris.runs.records import RunMetrics
-from osiris.runs.state import Position, Stage, State, advice, load_state, save_state, writing
+from osiris.runs.state import State, advice, load_state, save_state, writing
+from osiris.runs.views import write_metrics
 from osiris.training.build import baseline_of, expected_normalisation
 from osiris.training.engine import Accept, Ended, Engine, Event, Point, Stepped, Trained
 from osiris.training.estimate import check_memory, explain_out_of_memory
@@ -42,6 +45,7 @@ from osiris.training.interrupt import Interrupt
 from osiris.training.log import Log
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
+from osiris.training.summing import SummingEngine
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,13 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
     returns the metrics; the others return None.
     """
     with opened(opening) as run:
-        metrics = processes.on_first(finished_metrics, run.directory, run.state)
+        metrics = processes.on_first(finished_metrics, run.directory, run.known)
         if any(processes.agree(metrics is not None)):
             if metrics is not None:
                 notice(f"{opening.out} is already finished. Remove the directory to run it again.")
             return metrics
         if benchmark is None and not run.config.data.benchmark:
-            raise UserError(f"{opening.out} learns from one folder at a time: {next_episode(opening.out, run.state)}.")
+            raise UserError(f"{opening.out} learns from one folder at a time: {next_episode(opening.out, run.known)}.")
         name = run.config.data.benchmark
         if benchmark is None and run.directory.config.exists() and not (is_known(name) or own_data(name)):
             raise UserError(
@@ -105,12 +109,12 @@ def opened(opening: Opening) -> Iterator[Training]:
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
                 # The first process reads for all: they agree on one state, and need no common file system.
-                state = processes.broadcast(processes.on_first(load_state, directory.checkpoints))
-                if first and state is None and directory.log.exists() and not directory.metrics.exists():
+                state = processes.broadcast(processes.on_first(load_state, directory))
+                if first and state is None and directory.has_learned and not directory.metrics.exists():
                     warn(f"{directory.path} has no checkpoint, so the run starts again from the beginning.")
                 threads = processes.broadcast(config.engine.threads)  # those of the run directory
                 config = replace(config, engine=replace(config.engine, threads=threads))
-            run = Training(config, method, directory, interrupt, state, opening.quiet)
+            run = Training(config, method, directory, interrupt, state, opening)
             stack.callback(run.close)
             yield run
         except RuntimeError as error:
@@ -151,13 +155,13 @@ class Training:
     """An open run: where it stands, and how it advances."""
 
     benchmark: Benchmark
-    engine: Engine
+    engine: Engine | SummingEngine
     episodes: list[Episode]
     """The episodes that are learned, and those to come."""
     log: Log
     results: Results
-    baseline: Baseline | None = None
-    """Untrained encoders, for T; None with a pretrained one."""
+    known: Progress | None
+    """progress.json; only the first process knows it."""
     way_back: Literal["--discard", "--undo"] | None
     """What takes back the episode that is on disk; None if that is an earlier one than those to come."""
 
@@ -168,12 +172,13 @@ class Training:
         directory: RunDirectory,
         interrupt: Interrupt,
         state: State | None,
-        quiet: bool,
+        opening: Opening,
     ) -> None:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
-        self.state, self.quiet = state, quiet
-        self.position = Position() if state is None else copy.copy(state.position)
-        self.way_back = "--discard" if state is None or state.unfinished is not None else None
+        self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
+        self.known = processes.on_first(read_progress, directory) if state is None else state.progress
+        self.position = Position() if state is None else copy.deepcopy(state.position)
+        self.way_back = "--discard" if state is None or state.progress.coming else None
         self.saved = time.monotonic()
         self.closing = ExitStack()
 
@@ -191,8 +196,10 @@ class Training:
                 coming = [episode for episode in self.episodes if episode.images is not None]
                 self.notices = [*benchmark.notices, *check_sizes(coming, self.method, config.learning)]
                 self.notices += faster_precision(config.engine, self.device)
-                architecture, planned = (None, None) if state is None else (state.architecture, state.planned)
-                self.engine = Engine(config, self.method, benchmark, self.device, architecture, planned)
+                known = None if state is None else state.progress
+                architecture, planned = (None, None) if known is None else (known.architecture, known.planned)
+                kind = Engine if self.method.sums is None else SummingEngine
+                self.engine = kind(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
                 if state is not None:
                     self._restore(state)
@@ -203,24 +210,31 @@ class Training:
         with self.interrupt.at_once():
             with processes.together():
                 if self.directory.owner:
-                    if state is not None and state.unfinished is not None:
+                    if state is not None and state.progress.coming:
                         where = f"task {self.position.task + 1} at step {self.position.step}"
                         notice(f"continuing {self.directory.path} in {where}")
                     notice(*self.notices)
                     if self.coming() and config.preset == "smoke":
                         notice(MEANINGLESS)
                     composition, world = method_to_dict(self.method), processes.world_size()
+                    remove_unnamed(self.directory, None if state is None else read_progress(self.directory))
+                    if state is None:
+                        self.known = Progress(format=FORMAT, counter=0 if self.known is None else self.known.counter)
                     self.directory.record(config, composition, str(self.device), world)
-            if config.pretrained and state is None:
-                processes.on_first(self._write_weights, self.directory.start_weights)
-                self.results.evaluate(self.engine.networks.encoder, START)
-            self.results.repair(self.position.task, self.engine.networks.encoder)
             if not config.pretrained:  # cached for each benchmark and encoder
-                self.baseline = processes.on_first(baseline_of, config, self.benchmark, self.device)
+                baseline = processes.on_first(baseline_of, config, self.benchmark, self.device)
+                self.results = replace(self.results, baseline=baseline)
+            if config.pretrained and state is None:
+                processes.on_first(self._write_weights, self.directory.start)
+                self.results.evaluate(self.engine.networks.encoder, self.directory.start)
+            if self.grows and state is not None and self.known is not None:
+                processes.on_first(write_metrics, self.directory, self.known)  # a kill may have come before it
+            self.results.repair(None if state is None else self.known, self.engine.networks.encoder)
         self.log = Log(config, self.directory, self.episodes, self.position)
         self.closing.callback(self.log.close)
         if self.coming():
-            self.log.open(self.method.name, 0 if state is None else state.log, self.position, self.quiet)
+            length = 0 if state is None else state.progress.saved[0].log
+            self.log.open(self.method.name, length, self.position, self.quiet)
         self.state = None  # it has served: the engine holds all of it now
 
     def coming(self, stop_after: int | None = None) -> list[Episode]:
@@ -247,15 +261,15 @@ class Training:
                 case Point(step):
                     self._log_steps(episode)
                     self._enter("curve")
-                    self._evaluate(curve_name(episode.task, step), episode)
+                    self._evaluate(episode, at_point=True)
                     self.position.stage = "train"
                     self.log.meter.resume()
                 case Trained():
                     self._enter("end")
                 case Ended():
                     self._enter("evaluate")
-        processes.on_first(self._write_weights, self.directory.weights(episode.task), episode.task)
-        self._evaluate(task_name(episode.task), episode)
+        processes.on_first(self._write_weights, self.folder(episode), episode.task)
+        self._evaluate(episode)
         self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
@@ -269,8 +283,7 @@ class Training:
         self.log.summarise_collapses()
         if self.coming():
             return None
-        untrained = self.baseline and self.baseline.protocols
-        return processes.on_first(self.results.write_metrics, self.method, len(self.episodes), untrained)
+        return processes.on_first(self._write_metrics)
 
     def close(self) -> None:
         self.closing.close()
@@ -307,49 +320,62 @@ class Training:
 
     # Files
 
+    def folder(self, episode: Episode) -> EpisodeFolder:
+        return self.directory.episode(folder_name(episode.task, episode.content["name"]))
+
     def _write_state(self) -> None:
         self.directory.require_present()
+        assert self.known is not None
         engine = self.engine
-        state = State(
-            engine=engine.state(),
-            position=self.position,
-            log=self.log.length,
+        progress = msgspec.structs.replace(
+            self.known,
+            episodes=known_episodes([episode.content for episode in self.episodes]),
+            start=self.config.pretrained,
             settings=settings(self.config),
-            episodes=[episode.content for episode in self.episodes],
             planned=engine.planned,
             mean=self.benchmark.mean,
             std=self.benchmark.std,
             architecture=engine.architecture,
         )
-        save_state(self.directory.checkpoints, state)
+        self.known = save_state(
+            self.directory, progress, engine.state(), self.position, self.log.length, way_back=self.grows
+        )
+
+    def _write_metrics(self) -> RunMetrics | None:
+        assert self.known is not None
+        metrics = write_metrics(self.directory, self.known)
+        if metrics is not None and metrics.harm:
+            warn(metrics.harm)
+        return metrics
 
     def _restore(self, state: State) -> None:
         """Continue from a state, if it belongs to this run and these images."""
         place, contents = self.directory.path, [episode.content for episode in self.episodes]
-        other_run = differences(state.settings, settings(self.config))
+        known = state.progress
+        other_run = differences(known.settings, settings(self.config))
         if other_run:
             raise UserError(
-                f"the checkpoint in {self.directory.checkpoints} belongs to another run: {other_run}. Put the right "
+                f"the checkpoint in {self.directory.episodes} belongs to another run: {other_run}. Put the right "
                 "one back, or start again in another directory."
             )
-        more = [content["name"] for content in state.episodes[len(contents) :]]
-        if more and state.episodes[: len(contents)] == contents:
-            raise UserError(f"{place} has more tasks since: {', '.join(more)}; {next_episode(place, state)}.")
+        more = [content["name"] for content in known.contents[len(contents) :]]
+        if more and known.contents[: len(contents)] == contents:
+            raise UserError(f"{place} has more tasks since: {', '.join(more)}; {next_episode(place, known)}.")
         grows = self.benchmark.learned > 0
-        other_images = content_differences(state.episodes, contents[: len(state.episodes)] if grows else contents)
+        other_images = content_differences(known.contents, contents[: len(known.contents)] if grows else contents)
         if other_images:
             raise UserError(
                 f"the images of {self.benchmark.name} have changed since this run was saved: "
                 f"{'; '.join(other_images[:4])}. Restore them to continue, or start a new run with another --out."
             )
         try:
-            if state.unfinished is not None and state.position.step > self.episodes[state.position.task].steps:
+            if known.coming and state.position.step > self.episodes[state.position.task].steps:
                 raise ValueError("its task has fewer steps")
             self.engine.restore(state.engine)
         except ValueError as error:
-            raise UserError(f"the checkpoint in {self.directory.checkpoints} does not fit this run: {error}.") from None
+            raise UserError(f"the checkpoint in {self.directory.episodes} does not fit this run: {error}.") from None
 
-    def _write_weights(self, path: Path, task: int | None = None) -> None:
+    def _write_weights(self, folder: EpisodeFolder, task: int | None = None) -> None:
         """f, g and h after an episode, or at the start."""
         metadata = {
             "encoder": to_dict(self.config.encoder),
@@ -361,14 +387,18 @@ class Training:
             "task": task,
         }
         self.directory.require_present()
-        save_tensors(path, self.engine.task_tensors(), metadata)
+        save_tensors(folder.weights, self.engine.task_tensors(), metadata)
 
-    def _evaluate(self, name: str, episode: Episode) -> None:
+    def _evaluate(self, episode: Episode, at_point: bool = False) -> None:
         """Every number of the encoder as it is now, to disk and to the log."""
         step = self.position.step
         where = {"task": episode.task, "step": step, "total_step": self.log.meter.total(episode, step)}
         with self.interrupt.at_once():
-            numbers = self.results.evaluate(self.engine.networks.encoder, name, where)
+            encoder, folder = self.engine.networks.encoder, self.folder(episode)
+            if at_point:
+                numbers = self.results.evaluate_point(encoder, folder, where)
+            else:
+                numbers = self.results.evaluate(encoder, folder)
         if numbers is not None:
             self.log.evaluation(episode, where, numbers, len(self.benchmark.bank))
 
@@ -376,14 +406,14 @@ class Training:
         """The benchmark with the channel statistics that the encoder expects, if they are known. A continued run keeps
         its own."""
         if self.state is not None:
-            return replace(benchmark, mean=self.state.mean, std=self.state.std)
+            return replace(benchmark, mean=self.state.progress.mean, std=self.state.progress.std)
         known = expected_normalisation(self.config)
         return benchmark if known is None else replace(benchmark, mean=known[0], std=known[1])
 
 
-def next_episode(out: Path, state: State | None) -> str:
+def next_episode(out: Path, known: Progress | None) -> str:
     """The command that continues a run which grows by one folder at a time."""
     command = f"continue with osiris observe {shlex.quote(str(out))} FOLDER"
-    if state is None or state.unfinished is None:
+    if known is None or known.unfinished is None:
         return command
-    return f"{command}, where FOLDER holds the images of {state.unfinished['name']}"
+    return f"{command}, where FOLDER holds the images of {known.unfinished['name']}"

@@ -22,7 +22,6 @@ from osiris.reporting.studies import Study
 from osiris.reporting.style import CHANCE, START_LABEL, legend_of, style_of
 from osiris.runs.records import Observation
 from osiris.runs.run import Run
-from osiris.runs.state import LATEST, read_state
 from osiris.runs.untrusted import harmless, shortened
 
 IMAGES_SHOWN = 48
@@ -175,7 +174,7 @@ def memory_neighbours(study: Study) -> Figure | None:
     """Each row starts with an image of the memory, followed by the images of the memory that are nearest to it.
     Neighbours that make sense to you are the best sign of a useful representation."""
     for run in states(study):
-        memory, files = _memory(run), run.files.all_weights()
+        memory, files = _memory(run), run.weights
         if memory is None or len(files) < 2 or len(memory[0]) < 3:
             continue
         images, task = memory
@@ -200,11 +199,11 @@ def memory_neighbours(study: Study) -> Figure | None:
 def _memory(run: Run) -> tuple[Tensor, Tensor] | None:
     """(images, episode of each) in the order of the episodes, or None where the state was not copied along."""
     try:
-        state = read_state(run.files.checkpoints / LATEST) if (run.files.checkpoints / LATEST).exists() else None
+        memory = run.memory_content()
     except UserError as error:
         warn(f"{run.path}: images of the memory are left out, because {error}")
         return None
-    if state is None or not len(state.memory.task):
+    if memory is None or not len(memory.task):
         return None
-    order = state.memory.task.argsort(stable=True)
-    return state.memory.images[order], state.memory.task[order]
+    order = memory.task.argsort(stable=True)
+    return memory.images[order], memory.task[order]

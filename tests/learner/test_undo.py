@@ -1,23 +1,36 @@
 """Episodes that were a mistake: noticed, refused, or taken back to the bits before them."""
 
+import os
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from osiris import cli
 from osiris.errors import Stopped, UserError
-from osiris.learner import Learner, before
+from osiris.learner import Learner
 from osiris.learner import learner as module
-from osiris.runs.state import LATEST, load_state
 from osiris.training.log import Log
 from osiris.training.run import Training
 from pictures import write_pictures
-from tiny_runs import arguments, asked_to_stop, last_state, write_arrays
+from tiny_runs import (
+    arguments,
+    asked_to_stop,
+    assert_only_what_is_named,
+    episode,
+    last_state,
+    newest,
+    progress_of,
+    read_newest,
+    write_arrays,
+)
 
 MONTHS = ("2026-01", "2026-02", "2026-03")
 
@@ -48,10 +61,10 @@ def state(two_months: Path, tmp_path: Path) -> Path:
 
 
 def files(state: Path) -> dict[str, bytes]:
-    """Everything that later calls read, except the checkpoints, which are compared as states."""
-    others = (".lock", "environment.json", "log.jsonl", "latest.pt", "previous.pt", "taken-back")
-    paths = [path for path in state.rglob("*") if path.is_file() and "before" not in path.parts]
-    return {str(path.relative_to(state)): path.read_bytes() for path in paths if path.name not in others}
+    """Everything that later calls read, except the states, which are compared as such, and their names."""
+    others = (".lock", "environment.json", "log.jsonl", "progress.json")
+    paths = [path for path in state.rglob("*") if path.is_file() and path.suffix != ".pt" and path.name not in others]
+    return {str(path.relative_to(state)): path.read_bytes() for path in paths}
 
 
 def test_an_unfinished_episode_is_discarded(
@@ -102,63 +115,140 @@ def test_what_was_measured_of_an_undone_episode_goes_with_it(photos: Path, state
     measure = ["evaluate", str(state), "--benchmark", write_arrays(tmp_path / "tiny.npz"), "--k", "3"]
     learner(state).observe(photos / MONTHS[2])
     assert cli.main([*measure, "--keep-features"]) == 0
-    assert cli.main([*measure, "--compatibility", "--out", str(state / "evaluation")]) == 0
+    (state / "compatibility.json").write_text("{}")
     learner(state).undo()
-    names = {path.name for path in state.glob("evaluation*/**/*.*")}
+    names = {path.name for path in (*state.glob("evaluations/**/*.*"), *state.glob("*.json"))} - {"metrics.json"}
     assert "task-02-features.safetensors" in names
     assert not [name for name in names if name.startswith(("task-03", "metrics", "compatibility"))]
 
 
-def test_a_kill_while_going_back_loses_nothing(
-    photos: Path, two_months: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+OPERATIONS = ((Path, "replace"), (Path, "unlink"), (os, "rmdir"), (os, "unlink"))
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(operation: int) -> Iterator[list[str]]:
+    """The process ends before its n-th change of a file (from 1); without an n, they are listed."""
+    with pytest.MonkeyPatch.context() as patch:
+        done = list[str]()
+        for owner, name in OPERATIONS:
+            original = getattr(owner, name)
+
+            def counted(*given: Any, function: Any = original, what: str = name, **named: Any) -> Any:
+                done.append(f"{what} {Path(given[0]).name}")
+                if len(done) == operation:
+                    raise Killed
+                return function(*given, **named)
+
+            patch.setattr(owner, name, counted)
+        yield done
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["undo", "discard"])
+def test_killed_at_every_change_of_a_file_while_going_back(
+    finished: bool, photos: Path, two_months: Path, state: Path, tmp_path: Path
 ) -> None:
-    learner(state).observe(photos / MONTHS[2])
-    move = Path.replace
+    """The state is that before or after; the same call completes it, and so does learning from the next episode."""
+    if finished:
+        learner(state).observe(photos / MONTHS[2])
+    else:
+        with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
+            learner(state).observe(photos / MONTHS[2])
 
-    def killed_at_the_checkpoint(path: Path, target: Path) -> Path:
-        if path.name == LATEST:
-            raise KeyboardInterrupt
-        return move(path, target)
+    def back(path: Path) -> str:
+        return learner(path).undo() if finished else learner(path).discard()
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "replace", killed_at_the_checkpoint)
-        learner(state).undo()
-    assert learner(state).embed(photos / MONTHS[0]).shape[0] == 16
-    learner(state).undo()
-    assert last_state(state) == last_state(two_months) and files(state) == files(two_months)
-
-
-def killed_in(function: str) -> SimpleNamespace:
-    """shutil, with a function in which the process ends."""
-    ends = {function: lambda *_: (_ for _ in ()).throw(KeyboardInterrupt())}
-    return SimpleNamespace(**vars(shutil) | ends)
+    with killed_at(0) as operations:
+        back(Path(shutil.copytree(state, tmp_path / "whole")))
+    progress = next(number for number, what in enumerate(operations, 1) if what.startswith("replace .progress"))
+    assert len(operations) > progress + 3
+    for number in range(1, len(operations) + 1):
+        copy = Path(shutil.copytree(state, tmp_path / str(number)))
+        with killed_at(number), pytest.raises(Killed):
+            back(copy)
+        there = learner(copy).status()
+        gone = number > progress
+        assert [name for name, _ in there["episodes"]] == list(MONTHS[: 2 if gone else 3])
+        assert learner(copy).metrics == learner(two_months if gone or not finished else state).metrics
+        assert learner(copy).embed(photos / MONTHS[0]).shape[0] == 16
+        other = Path(shutil.copytree(copy, tmp_path / f"{number} other"))
+        if not gone or any(folder.name.startswith("03") for folder in (copy / "episodes").iterdir()):
+            assert back(copy) in (MONTHS[2], "the episode after 2026-02")
+            assert last_state(copy) == last_state(two_months) and files(copy) == files(two_months)
+            assert_only_what_is_named(copy)
+        if gone:
+            learner(other).observe(photos / MONTHS[1], name="next")
+            assert [name for name, _ in learner(other).status()["episodes"]] == [*MONTHS[:2], "next"]
+            assert_only_what_is_named(other)
 
 
 @pytest.mark.parametrize("option", ["--undo", "--discard"])
-def test_a_kill_before_the_copy_is_removed_takes_nothing_else_back(
-    option: str, photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_repeated_undo_after_a_kill_takes_nothing_else_back(
+    option: str, photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(before, "shutil", killed_in("rmtree"))
+    with killed_at(0) as operations:
+        learner(Path(shutil.copytree(state, state.parent / "whole"))).undo()
+    progress = next(number for number, what in enumerate(operations, 1) if what.startswith("replace .progress"))
+    with killed_at(progress + 1), pytest.raises(Killed):
         learner(state).undo()
     kept = last_state(state)
-    assert (state / "checkpoints" / "before").exists()
     assert cli.main(["observe", str(state), option]) == 0
     assert "the episode after 2026-01 was taken back" in capsys.readouterr().out
-    assert last_state(state) == kept and not (state / "checkpoints" / "before").exists()
+    assert last_state(state) == kept
+    assert cli.main(["observe", str(state), option]) == 2
+    assert last_state(state) == kept
 
 
-@pytest.mark.parametrize("function", ["rmtree", "copyfile"])
-def test_a_kill_while_the_copy_is_made_leaves_a_whole_one_or_none(
-    function: str, photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_way_back_stays_until_something_of_the_next_episode_is_saved(
+    photos: Path, two_months: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would look like an episode that is taken back already."""
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(before, "shutil", killed_in(function))
-        learner(state).observe(photos / MONTHS[2])
-    assert not (state / "checkpoints" / "before").exists()
     learner(state).observe(photos / MONTHS[2])
-    assert not list((state / "checkpoints").glob(".*.tmp")) and learner(state).undo() == MONTHS[2]
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(Training, "advance", lambda *_: 1 / 0)
+        learner(state).observe(photos / MONTHS[0], name="next")
+    assert learner(state).undo() == MONTHS[2]
+    assert last_state(state) == last_state(two_months) and files(state) == files(two_months)
+
+
+def test_a_damaged_way_back_is_named_with_what_is_whole(
+    photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = progress_of(state)
+    assert progress.back is not None
+    damaged, kept = state / "episodes" / progress.back.file, files(state)
+    damaged.write_bytes(b"x")
+    assert cli.main(["observe", str(state), "--undo"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert str(damaged) in said and "So 2026-02 cannot be taken back" in said
+    assert f"The newest state, {newest(state)}, is whole: osiris observe goes on from it" in said
+    assert files(state) == kept
+    learner(state).observe(photos / MONTHS[2])
+
+
+def test_a_state_whose_newest_files_are_damaged_says_how_to_go_back(
+    photos: Path, two_months: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner(state).observe(photos / MONTHS[2])
+    for saved in progress_of(state).saved:
+        (state / "episodes" / saved.file).write_bytes(b"x")
+    assert cli.main(["observe", str(state), str(photos / MONTHS[0]), "--name", "next"]) == 2
+    assert f"osiris observe {state} --undo goes back to it" in " ".join(capsys.readouterr().err.split())
+    assert learner(state).status()["unfinished"] is None, "status needs no state"
+    learner(state).undo()
+    assert last_state(state) == last_state(two_months)
+
+
+def test_what_a_method_learned_of_an_episode_goes_with_it_and_not_with_old_weights(photos: Path, state: Path) -> None:
+    episode(state, 1).moments.write_bytes(b"sums")
+    learner(state).observe(photos / MONTHS[2], keep_tasks=1)
+    episode(state, 3).moments.write_bytes(b"sums")
+    assert not episode(state, 1).weights.exists() and episode(state, 1).moments.exists()
+    gone = episode(state, 3).path
+    learner(state).undo()
+    assert not gone.exists() and episode(state, 1).moments.exists()
 
 
 def test_before_the_first_episode_there_was_nothing(photos: Path, tmp_path: Path) -> None:
@@ -210,9 +300,9 @@ def test_the_advice_after_an_interruption_is_what_goes_back(
 
 
 def test_a_state_without_its_checkpoint_is_refused(photos: Path, two_months: Path, state: Path) -> None:
-    for file in (state / "checkpoints").glob("*.pt"):
+    for file in state.rglob("*.pt"):
         file.unlink()
-    refused = pytest.raises(UserError, match=r"its checkpoint is gone: put .*latest\.pt back, or start a new state")
+    refused = pytest.raises(UserError, match=r"its checkpoint is gone: put .*state-\d+\.pt back, or start a new state")
     for call in (lambda: learner(state).observe(photos / MONTHS[2]), learner(state).undo, learner(state).discard):
         with refused:
             call()
@@ -247,13 +337,16 @@ def test_a_new_state_that_is_refused_leaves_nothing_behind(
     assert not new.exists() and files(state) == before
 
 
-def test_a_forgotten_image_is_not_in_the_state_before(photos: Path, state: Path, tmp_path: Path) -> None:
+def test_a_forgotten_image_is_in_no_state(photos: Path, state: Path, tmp_path: Path) -> None:
     learner(state).observe(photos / MONTHS[2])
-    held = load_state(state / "checkpoints")
-    assert held is not None and (state / "checkpoints" / "before" / "latest.pt").exists()
+    held = read_newest(state)
     Image.fromarray(held.memory.images[0].numpy().transpose(1, 2, 0)).save(tmp_path / "secret.png")
-    assert learner(state).forget([tmp_path / "secret.png"]) == 1
-    assert not (state / "checkpoints" / "before").exists()
+    pixels = held.memory.images[0].numpy().tobytes()
+    holding = [path for path in state.rglob("*.pt") if pixels in path.read_bytes()]
+    assert len(holding) > 1 and learner(state).forget([tmp_path / "secret.png"]) == 1
+    assert not [path for path in state.rglob("*") if path.is_file() and pixels in path.read_bytes()]
+    assert learner(state).undo() == MONTHS[2], "the state before is whole, without the image"
+    assert not torch.tensor([image.numpy().tobytes() == pixels for image in read_newest(state).memory.images]).any()
 
 
 def test_images_that_were_learned_are_noticed(
