@@ -49,6 +49,16 @@ class Summed(Protocol):
         """What a checkpoint must record to build the encoder again."""
         ...
 
+    @property
+    def images_before(self) -> int:
+        """Images that `begin` embeds."""
+        ...
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory for the sums and the solution."""
+        ...
+
     def begin(self, images: Tensor) -> None:
         """Before the first episode: `images` are the first of it, uint8 [N, 3, H, W]."""
         ...
@@ -94,6 +104,12 @@ class SummedReadout:
     @property
     def architecture(self) -> Architecture:
         return architecture_of(self.name, self.encoder.network) | {LAYERS: self.encoder.record}
+
+    images_before = DRAWN
+
+    @property
+    def bytes_needed(self) -> int:
+        return 8 * 8 * self.dimension**2  # total, part and drawings; covariance and what the eigenproblem needs
 
     @property
     def dimension(self) -> int:

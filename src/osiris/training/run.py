@@ -255,7 +255,11 @@ class Training:
                     self.position.step, self.position.stage = step, "curve" if at_point else "train"
                     if step % settings.log_every == 0 or step == episode.steps:
                         self._log_steps(episode)
-                    if settings.track_overfitting and episode.task > 0 and step % settings.track_overfitting == 0:
+                    if (
+                        isinstance(self.engine, Engine)
+                        and episode.task
+                        and at_multiple(step, settings.track_overfitting)
+                    ):
                         self.log.overfitting(self.engine, episode, step)
                     self._save_if_due(episode)
                 case Point(step):
@@ -409,6 +413,10 @@ class Training:
             return replace(benchmark, mean=self.state.progress.mean, std=self.state.progress.std)
         known = expected_normalisation(self.config)
         return benchmark if known is None else replace(benchmark, mean=known[0], std=known[1])
+
+
+def at_multiple(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0
 
 
 def next_episode(out: Path, known: Progress | None) -> str:
