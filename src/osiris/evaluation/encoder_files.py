@@ -24,6 +24,7 @@ from osiris.files import load_tensors
 from osiris.models.config import ARCHITECTURES, EncoderConfig
 from osiris.models.encoder import build_encoder, without_memory
 from osiris.models.external import PYTHON_ENTRY, Architecture, import_entry, is_public, statistics
+from osiris.models.joined import LAYERS, joined
 from osiris.models.pretrained import preprocessing
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
@@ -125,15 +126,21 @@ def checkpoint_encoder(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any
         about = msgspec.convert(metadata, Metadata)
         config, architecture, external = about.encoder, about.architecture, about.encoder.encoder
         _refuse_many_layers(architecture)
+
+        def build() -> nn.Module:
+            known = {name: value for name, value in architecture.items() if name != LAYERS}
+            network = build_encoder(config, architecture=known)
+            return joined(network, architecture[LAYERS]) if LAYERS in architecture else network
+
         with without_memory():
-            encoder = build_encoder(config, architecture=architecture)
+            encoder = build()
         names = [name for name in tensors if name.startswith("encoder.")]
         encoder.load_state_dict({name.removeprefix("encoder."): tensors[name] for name in names}, assign=True)
         if external is not None:  # now with the buffers that a checkpoint does not hold
             state = encoder.state_dict()
-            encoder = build_encoder(config, architecture=architecture)
+            encoder = build()
             encoder.load_state_dict(state)
-    except (msgspec.ValidationError, IndexError, TypeError, RuntimeError) as error:
+    except (msgspec.ValidationError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = "it is damaged, or written by another version of osiris"
         if external is not None:
             reason = f"{external} is built differently here; has its code changed?"

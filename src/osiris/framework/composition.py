@@ -122,6 +122,10 @@ def _default_space(method: Method, role: str) -> str:
 
 def check(method: Method) -> None:
     """Refuse a method that cannot be trained, with the reason."""
+    if method.sums is not None:
+        if method.terms:
+            raise UserError(f"{method.name} learns by sums, not by terms: leave out --current, --cross and --past.")
+        return
     if not method.current:
         raise UserError("a method needs at least one current term; --current none is not possible.")
     if not any(term.reads for term in method.current):

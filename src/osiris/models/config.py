@@ -10,6 +10,7 @@ from msgspec import Meta
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
 Stem = Literal["small", "large"]
+Readout = Literal["none", "joined", "whitened"]
 
 
 ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
@@ -30,6 +31,11 @@ class EncoderConfig:
     normalise: str | None = None
     """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
     `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
+    readout: Readout = "none"
+    """What the features are. `none`: what the encoder returns; `joined`: several of its layers, whitened by the images
+    that were seen, with a share of what it returns (docs/methods/readout.md); `whitened`: without that share."""
+    readout_size: Annotated[int, Meta(ge=2, le=8192)] = 2048
+    """Numbers that a readout gives, at most. Fewer make a smaller index; see docs/results/readout.md for the cost."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: int = 64
@@ -54,7 +60,8 @@ class EncoderConfig:
         if self.encoder is not None:
             return {"encoder": self.encoder}
         record = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        return {name: value for name, value in record.items() if name not in ("encoder", "pretrained", "normalise")}
+        other = ("encoder", "pretrained", "normalise", "readout", "readout_size")  # what is made of its features
+        return {name: value for name, value in record.items() if name not in other}
 
     @property
     def features(self) -> int:

@@ -39,19 +39,22 @@ class Seen:
 class Layers(nn.Module):
     """Normalised images [B, 3, H, W] to joined features [B, D]; the last `sizes[-1]` of them are the network's own."""
 
-    def __init__(self, network: nn.Module, image_shape: tuple[int, int, int]) -> None:
-        """The layers are found by tracing the network on images of `image_shape`."""
+    def __init__(self, network: nn.Module, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+        """`names`: of the layers that are joined; `sizes`: how many numbers each gives, and the network itself."""
         super().__init__()
-        self.network = network
-        names = getattr(network, "joined_layers", None)
-        images = _trial(network, image_shape)
+        self.network, self.names, self.sizes = network, names, sizes
+
+    @staticmethod
+    def found(network: nn.Module, image_shape: tuple[int, int, int]) -> Layers:
+        """With the layers that the network names, or that are found by tracing it on such images."""
+        names, images = getattr(network, "joined_layers", None), _trial(network, image_shape)
         with evaluating(network):
-            self.names = _named(network, names) if names is not None else _found(network, images)
-            self.names = _without_the_last(network, self.names, images)
-            sizes = [part.shape[1] for part in self.parts(images)]
-        while sum(sizes) > MOST and self.names:
-            self.names, sizes = self.names[1:], sizes[1:]
-        self.sizes = tuple(sizes)
+            names = _named(network, names) if names is not None else _found(network, images)
+            names = _without_the_last(network, names, images)
+            sizes = [part.shape[1] for part in Layers(network, names, ()).parts(images)]
+        while sum(sizes) > MOST and names:
+            names, sizes = names[1:], sizes[1:]
+        return Layers(network, names, tuple(sizes))
 
     def parts(self, images: Tensor) -> list[Tensor]:
         """One [B, d] for each layer, and the network's own features."""

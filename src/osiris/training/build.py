@@ -16,10 +16,12 @@ from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
 from osiris.files import cache_directory, load_tensors
 from osiris.framework.methods import Method
+from osiris.framework.summed import Summed, SummedReadout
 from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import Architecture, Channels, freeze_layers, normalisation, statistics
+from osiris.models.joined import LAYERS, join, joined
 from osiris.models.normalisation import set_mode
 
 FIT_IMAGES = 500
@@ -46,6 +48,27 @@ def build_model(
     if learning.merge < 1 and model.networks.batch_norm:
         raise UserError(MERGED_STATISTICS)
     return model
+
+
+def build_summed(
+    config: Config, method: Method, benchmark: Benchmark, device: torch.device, architecture: Architecture | None
+) -> Summed:
+    """What a method learns by sums, on the device. `architecture`: see `build_encoder`."""
+    images, shape = first_task_images(benchmark, config.encoder), benchmark.train.images.shape
+    known = architecture and {name: value for name, value in architecture.items() if name != LAYERS}
+    network = build_encoder(config.encoder, config.seed, images=images, architecture=known)
+    if config.engine.init is not None and architecture is None:
+        initialise(network, config.engine.init)
+    feature_count(network, shape)
+    network.requires_grad_(False)
+    if architecture is None:
+        encoder = join(network, config.encoder.readout_size, shape)
+    else:
+        encoder = joined(network, architecture[LAYERS])
+    kind = "joined" if config.encoder.readout == "none" else config.encoder.readout
+    return SummedReadout(
+        encoder.to(device).eval(), config.encoder.encoder, kind, benchmark.mean, benchmark.std, shape[-1]
+    )
 
 
 def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:

@@ -42,7 +42,8 @@ class ProgressView:
         epoch = f"epoch {record['epoch']}/{record['epochs']}"
         terms = [f"{name} {value:.3f}" for name, value in record["terms"].items()]
         if self.display.live is None:
-            text = f"{task} {epoch} loss {record['loss']:.3f} ({', '.join(terms)}) {speed}, {left}"
+            loss = "" if record["loss"] is None else f"loss {record['loss']:.3f} ({', '.join(terms)}) "
+            text = f"{task} {epoch} {loss}{speed}, {left}"
             self.display.show(self.title, record["progress"], text)
         else:
             self.display.show(self.title, record["progress"], f"{left}  {self.metrics}")

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from osiris.models.encoder import build_encoder
 from osiris.models.normalisation import frozen_statistics
 from osiris.training.engine import Engine
 from osiris.training.schedule import Episode, kept_bytes
+from osiris.training.summing import SummingEngine
 
 EVALUATION_BATCH = 512
 TIMED_IMAGES = 16
@@ -101,8 +103,10 @@ def _loss(engine: Engine, task: int, number: int, names: tuple[str, ...]) -> Ten
     return engine.model(rep, context)[0]
 
 
-def estimate_seconds(engine: Engine, episode: Episode) -> float:
-    """How long the first episode will take, from the forward and backward pass of a few images."""
+def estimate_seconds(engine: Engine | SummingEngine, episode: Episode) -> float:
+    """How long the first episode will take, from the passes of a few images."""
+    if isinstance(engine, SummingEngine):
+        return estimate_embedding(engine, episode.count + engine.summed.images_before) / processes.world_size()
     number = min(TIMED_IMAGES, episode.batch_size)
     trained = [parameter for parameter in engine.model.parameters() if parameter.requires_grad]
     times = []
@@ -116,11 +120,11 @@ def estimate_seconds(engine: Engine, episode: Episode) -> float:
     return min(times) / number * episode.count * episode.epochs / processes.world_size()
 
 
-def estimate_embedding(engine: Engine, images: int) -> float:
+def estimate_embedding(engine: Engine | SummingEngine, images: int) -> float:
     """Seconds to compute the features of so many images, from the forward pass of a few."""
     black = torch.zeros(TIMED_IMAGES, *engine.benchmark.train.images.shape, device=engine.device)
     times = []
-    with processes.alone(), frozen_statistics(engine.model), torch.no_grad():
+    with processes.alone(), frozen_statistics(engine.networks.encoder), torch.no_grad():
         for _ in range(3):
             started = time.perf_counter()
             float(engine.networks.encoder(black).sum())
@@ -161,8 +165,10 @@ def _largest_output(engine: Engine) -> tuple[int, int]:
     return max(sizes), features.shape[1]
 
 
-def check_memory(engine: Engine, episodes: list[Episode]) -> None:
+def check_memory(engine: Engine | SummingEngine, episodes: list[Episode]) -> None:
     """Refuse a run that cannot fit, and say what would."""
+    if isinstance(engine, SummingEngine):
+        return check_sums(engine.summed.bytes_needed)
     available = available_memory(engine.device)
     if available is None:
         return
@@ -182,6 +188,16 @@ def check_memory(engine: Engine, episodes: list[Episode]) -> None:
     )
 
 
+def check_sums(needed: int) -> None:
+    """Sums are computed on the CPU, whatever device the network is on."""
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise UserError(
+            f"the sums over images need {needed / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB are "
+            "free. Use an encoder with fewer features, or close other programs."
+        )
+
+
 def _what_fits(engine: Engine, episodes: list[Episode], fits: Callable[[dict[str, int]], bool]) -> str:
     """Options with which an estimate fits."""
     hint = "a smaller --batch-size or a smaller encoder (--width)"
@@ -192,8 +208,11 @@ def _what_fits(engine: Engine, episodes: list[Episode], fits: Callable[[dict[str
 
 
 @contextmanager
-def explain_out_of_memory(engine: Engine, episodes: list[Episode]) -> Iterator[None]:
+def explain_out_of_memory(engine: Engine | SummingEngine, episodes: list[Episode]) -> Iterator[None]:
     """Turn memory that runs out on the device into one sentence, with what needs a fifth less for activations."""
+    if isinstance(engine, SummingEngine):
+        yield
+        return
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -32,6 +32,7 @@ from osiris.runs.records import EvaluationLine, Line, OverfittingLine, StepLine
 from osiris.training.dashboards import Logger, open_views
 from osiris.training.engine import Engine, StepResult
 from osiris.training.schedule import Episode
+from osiris.training.summing import SummingEngine
 
 WARM_UP_SECONDS = 5.0
 """Before this, the time left is not estimated: the first steps are slower than the others."""
@@ -61,7 +62,7 @@ class Log:
         """The length of log.jsonl in bytes, which are on disk when this returns."""
         return 0 if self.file is None else self.file.position
 
-    def steps(self, engine: Engine, episode: Episode, step: int) -> None:
+    def steps(self, engine: Engine | SummingEngine, episode: Episode, step: int) -> None:
         """A record of the steps since the last one."""
         line = self.meter.read(episode, step)
         if line is None:
@@ -74,10 +75,14 @@ class Log:
                 f"{line.spread:.3f}, near 1 is healthy. The encoder maps all images to almost the same point. "
                 f"Try a lower --learning-rate, a larger --batch-size or another --objective.",
             )
-        line.learning_rate, line.memory = engine.optimiser.param_groups[0]["lr"], engine.memory.filled
+        line.memory = engine.memory.filled
+        if isinstance(engine, Engine):
+            line.learning_rate = engine.optimiser.param_groups[0]["lr"]
         self._emit(line)
 
-    def overfitting(self, engine: Engine, episode: Episode, step: int) -> None:
+    def overfitting(self, engine: Engine | SummingEngine, episode: Episode, step: int) -> None:
+        if isinstance(engine, SummingEngine):  # without gradients and without a memory
+            return
         line = track_overfitting(engine, episode, step)
         if line is not None:
             line.total_step = self.meter.total(episode, step)
@@ -165,8 +170,8 @@ class Meter:
             total_step=done,
             epoch=-(-step // episode.steps_per_epoch),
             epochs=episode.epochs,
-            loss=means.pop("loss"),
-            gradient_norm=means.pop("gradient_norm"),
+            loss=means.pop("loss", None),
+            gradient_norm=means.pop("gradient_norm", None),
             spread=means.pop("spread", None),
             terms=means,
             images_per_second=sum(result.images for result in results) / max(elapsed, 1e-9),

@@ -45,6 +45,7 @@ from osiris.training.interrupt import Interrupt
 from osiris.training.log import Log
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
+from osiris.training.summing import SummingEngine
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Training:
     """An open run: where it stands, and how it advances."""
 
     benchmark: Benchmark
-    engine: Engine
+    engine: Engine | SummingEngine
     episodes: list[Episode]
     """The episodes that are learned, and those to come."""
     log: Log
@@ -201,7 +202,8 @@ class Training:
                 self.notices += faster_precision(config.engine, self.device)
                 known = None if state is None else state.progress
                 architecture, planned = (None, None) if known is None else (known.architecture, known.planned)
-                self.engine = Engine(config, self.method, benchmark, self.device, architecture, planned)
+                kind = Engine if self.method.sums is None else SummingEngine
+                self.engine = kind(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
                 if state is not None:
                     self._restore(state)
@@ -257,7 +259,11 @@ class Training:
                     self.position.step, self.position.stage = step, "curve" if at_point else "train"
                     if step % settings.log_every == 0 or step == episode.steps:
                         self._log_steps(episode)
-                    if settings.track_overfitting and episode.task > 0 and step % settings.track_overfitting == 0:
+                    if (
+                        isinstance(self.engine, Engine)
+                        and episode.task
+                        and at_multiple(step, settings.track_overfitting)
+                    ):
                         self.log.overfitting(self.engine, episode, step)
                     self._save_if_due(episode)
                 case Point(step):
@@ -411,6 +417,10 @@ class Training:
             return replace(benchmark, mean=self.state.progress.mean, std=self.state.progress.std)
         known = expected_normalisation(self.config)
         return benchmark if known is None else replace(benchmark, mean=known[0], std=known[1])
+
+
+def at_multiple(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0
 
 
 def next_episode(out: Path, known: Progress | None) -> str:

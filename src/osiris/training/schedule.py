@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -24,6 +24,8 @@ from osiris.randomness import generator
 
 SMALLEST = 4
 """A last batch with fewer images joins the one before: it would have too few negatives to learn from."""
+IMAGES_PER_STEP = 512
+"""Of methods that learn by sums."""
 SHARE = 0.1
 """Images are kept on a GPU if they take no more than this part of its memory."""
 
@@ -78,6 +80,8 @@ def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig
                 f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or leave "
                 "it out."
             )
+    if method.sums is not None:
+        learning = replace(learning, epochs=1, batch_size=IMAGES_PER_STEP)
     usual = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
     if method.stream == "continual":
         contents = benchmark.contents or [_content(str(task + 1), count) for task, count in enumerate(counts)]

@@ -1,0 +1,108 @@
+"""The readout: one linear map of joined layers, made from sums over the images that were seen.
+
+Each layer is scaled to the same mean square; with their covariance S = V L V^T the similarity of two images is
+
+    (x - m)^T W (x' - m),   W = (1 - share) V (L + ridge max(L))^-1 V^T / e + share I_own / o
+
+Whitening makes all directions count alike, and `share` keeps a part of the network's own similarity (e, o: what each
+part has on average, so that the share is one). The sums are those of the images and of a fixed set of drawings, which
+count as many images: a few photos of one kind do not say which directions matter, and without the drawings their large
+directions, which are the classes, would be whitened away. No label is used. docs/results/readout.md has measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from osiris.exact.moments import Moments
+from osiris.exact.whitening import RIDGE, Spectrum
+
+SHARES = {"joined": 0.2, "whitened": 0.0}
+"""The share of the network's own similarity in each kind of readout."""
+DRAWINGS = 1000
+"""As how many images the fixed drawings count."""
+SMALL = 1e-6
+"""Part of the largest variance: directions with less are those of no image."""
+
+
+class Readout(nn.Module):
+    """Joined features [B, D] to [B, P]."""
+
+    centre: Tensor
+    projection: Tensor
+    count: Tensor
+
+    def __init__(self, joined: int, dimension: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(joined))
+        self.register_buffer("projection", torch.zeros(joined, dimension))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, joined: Tensor) -> Tensor:
+        return (joined - self.centre) @ self.projection
+
+    @torch.no_grad()
+    def set(self, fitted: Fitted) -> None:
+        self.centre.copy_(fitted.centre)
+        self.projection.copy_(fitted.projection)
+        self.count.fill_(fitted.count)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A map; `count`: the images whose sums it was made from."""
+
+    centre: Tensor
+    projection: Tensor
+    count: int
+
+
+def with_drawings(images: Moments, drawings: Moments) -> Moments:
+    """The sums of the images, and those of the drawings scaled to `DRAWINGS`."""
+    weight = DRAWINGS / drawings.count
+    total, outer = images.total + weight * drawings.total, images.outer + weight * drawings.outer
+    return Moments(images.count + DRAWINGS, total, outer)
+
+
+def fit(
+    images: Moments, drawings: Moments, sizes: Sequence[int], dimension: int, share: float, ridge: float = RIDGE
+) -> Fitted:
+    """The map of joined layers of these sizes, the last of which is the network's own.
+
+    The sums must be those of phi(x), as the network gives it: the scale of each layer follows from them.
+    """
+    both = with_drawings(images, drawings)
+    scale = layer_scales(both, sizes)
+    covariance = both.covariance * scale[:, None] * scale
+    spectrum = Spectrum.of(covariance)
+    variances, directions = spectrum.variances, spectrum.directions
+    inverse = 1 / (variances + spectrum.ridge(ridge))
+    metric = (directions * ((1 - share) * inverse / (variances * inverse).sum())) @ directions.T
+    own = covariance.diagonal()[-sizes[-1] :].sum()
+    if share and own > 0:
+        metric.diagonal()[-sizes[-1] :] += share / own
+    projection = scale[:, None] * _root(metric, spectrum, dimension)
+    return Fitted(both.mean.float(), projection.float(), images.count)
+
+
+def layer_scales(moments: Moments, sizes: Sequence[int]) -> Tensor:
+    """float64 [D]: one over the root of the mean square of each layer, repeated for its numbers."""
+    squares = [layer.sum() for layer in moments.second.split(list(sizes))]
+    scales = [square.rsqrt() if square > 0 else square for square in squares]
+    return torch.cat([scale.expand(size) for scale, size in zip(scales, sizes)])
+
+
+def _root(metric: Tensor, spectrum: Spectrum, dimension: int) -> Tensor:
+    """[D, P] with metric = root root^T; if P < D, the P directions in which the images differ most under it."""
+    if dimension >= len(metric):
+        values, vectors = torch.linalg.eigh(metric)
+        return vectors * values.clamp_min(0).sqrt()
+    deviations = (spectrum.variances + spectrum.ridge(SMALL)).sqrt()
+    spread = (spectrum.directions * deviations) @ spectrum.directions.T
+    values, vectors = torch.linalg.eigh(spread @ metric @ spread)
+    back = (spectrum.directions / deviations) @ spectrum.directions.T
+    return back @ (vectors[:, -dimension:] * values[-dimension:].clamp_min(0).sqrt())

@@ -1,0 +1,158 @@
+"""What a method learns by sums over images: one pass, without gradients, in any order.
+
+A `Summed` has an encoder and makes it from sums. `training/summing.py` passes over the images of an episode with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from osiris.augment.operations import upload
+from osiris.augment.views import normalise
+from osiris.data.tinyworld import CLASS_NAMES, render
+from osiris.errors import UserError
+from osiris.exact.moments import Moments
+from osiris.exact.readout import SHARES, fit
+from osiris.models.external import Architecture, architecture_of
+from osiris.models.joined import LAYERS, JoinedEncoder
+from osiris.models.normalisation import evaluating
+
+DRAWN = 400
+"""Drawings of tinyworld, the same number of each class, by which a readout is steadied."""
+BATCH = 64
+"""Images per pass of the network."""
+
+
+class Sums(Protocol):
+    """Sums over images; a value."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+    def __sub__(self, other: Any, /) -> Any: ...
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+class Summed(Protocol):
+    """What the engine needs of it."""
+
+    @property
+    def encoder(self) -> nn.Module: ...
+
+    @property
+    def architecture(self) -> Architecture:
+        """What a checkpoint must record to build the encoder again."""
+        ...
+
+    @property
+    def images_before(self) -> int:
+        """Images that `begin` embeds."""
+        ...
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory for the sums and the solution."""
+        ...
+
+    def begin(self, images: Tensor) -> None:
+        """Before the first episode: `images` are the first of it, uint8 [N, 3, H, W]."""
+        ...
+
+    def zero(self) -> Any: ...
+
+    def over(self, images: Tensor) -> Any:
+        """The sums over images, uint8 [N, 3, H, W]."""
+        ...
+
+    def set(self, total: Any) -> None:
+        """Make the encoder from the sums over all images."""
+        ...
+
+    def constants(self) -> dict[str, Tensor]:
+        """What `begin` has made."""
+        ...
+
+    def restore(self, constants: Mapping[str, Tensor]) -> None: ...
+
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Sums from what they said as `tensors`; raises ValueError for others."""
+        ...
+
+
+class SummedReadout:
+    """The method `readout`: a frozen network, and a map of its layers from their moments (`exact/readout.py`)."""
+
+    def __init__(
+        self,
+        encoder: JoinedEncoder,
+        name: str | None,
+        kind: str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        side: int,
+    ) -> None:
+        """`name`: of the network, if osiris does not define it. `mean`, `std`, `side`: of the images."""
+        self.encoder, self.name, self.share = encoder, name, SHARES[kind]
+        self.mean, self.std, self.side = mean, std, side
+        self.drawings = Moments.zero(self.dimension)
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture_of(self.name, self.encoder.network) | {LAYERS: self.encoder.record}
+
+    images_before = DRAWN
+
+    @property
+    def bytes_needed(self) -> int:
+        return 8 * 8 * self.dimension**2  # total, part and drawings; covariance and what the eigenproblem needs
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.encoder.layers.sizes)
+
+    def begin(self, images: Tensor) -> None:
+        """The drawings are the same for all images, so that the states of two machines can be joined."""
+        drawn = torch.from_numpy(render("train", DRAWN // len(CLASS_NAMES))[0])
+        sums = Moments.zero(self.dimension)
+        for part in drawn.split(BATCH):
+            scaled = interpolate(part.float(), (self.side, self.side), mode="bicubic", antialias=True)
+            sums += self.over(scaled.round().clamp(0, 255).to(torch.uint8))
+        self.drawings = sums
+
+    def zero(self) -> Moments:
+        return Moments.zero(self.dimension)
+
+    def over(self, images: Tensor) -> Moments:
+        return Moments.of(self.embed(images))
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """float32 [N, D] on the CPU: the joined layers of uint8 images."""
+        device, layers = self.encoder.readout.centre.device, self.encoder.layers
+        with evaluating(layers):
+            parts = [layers(normalise(upload(part, device), self.mean, self.std)).cpu() for part in images.split(BATCH)]
+        rows = torch.cat(parts)
+        if not bool(rows.isfinite().all()):
+            raise UserError("the network gives infinite or undefined numbers for some images; use another one.")
+        return rows
+
+    def set(self, total: Moments) -> None:
+        size = self.encoder.readout.projection.shape[1]
+        self.encoder.readout.set(fit(total, self.drawings, self.encoder.layers.sizes, size, self.share))
+
+    def constants(self) -> dict[str, Tensor]:
+        return self.drawings.tensors()
+
+    def restore(self, constants: Mapping[str, Tensor]) -> None:
+        self.drawings = self.from_tensors(constants)
+
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> Moments:
+        moments = Moments.from_tensors(tensors)
+        if moments.dimension != self.dimension:
+            raise ValueError("they are of another network")
+        return moments

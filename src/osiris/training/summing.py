@@ -1,0 +1,133 @@
+"""The engine of methods that learn by sums: one pass over the images of an episode, in place of steps with gradients.
+
+It offers `Training` what `Engine` offers. Its state is the sums over finished episodes, those over the present one, and
+the encoder that was made from them; no image is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osiris import processes
+from osiris.config import Config
+from osiris.data.benchmark import Benchmark
+from osiris.framework.methods import Method
+from osiris.framework.summed import Summed
+from osiris.memory import Memory
+from osiris.models.external import Architecture
+from osiris.runs.state import Position
+from osiris.training.build import build_summed
+from osiris.training.engine import Accept, Ended, Event, Stepped, StepResult, Trained
+from osiris.training.schedule import Episode
+
+FIRST = 1000
+"""Images of the first episode that a method may look at before it begins."""
+
+
+class SummingEngine:
+    """`state()` and `restore()` carry it through a checkpoint to the same bits."""
+
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        benchmark: Benchmark,
+        device: torch.device,
+        architecture: Architecture | None = None,
+        planned: int | None = None,
+    ) -> None:
+        """`architecture`, `planned`: those of the state that will be restored."""
+        self.config, self.method, self.benchmark, self.device = config, method, benchmark, device
+        self.planned = planned or benchmark.task_count
+        self.summed: Summed = build_summed(config, method, benchmark, device, architecture)
+        self.architecture = self.summed.architecture
+        self.networks = SimpleNamespace(encoder=self.summed.encoder, heads={}, batch_norm=False, external=True)
+        self.memory = Memory(0, benchmark.train.images.shape)
+        self.before: dict[str, Tensor] | None = None
+        self.guarded = False
+        self.total: Any = None
+        """The sums over all finished episodes."""
+        self.part: Any = None
+        """The sums over the steps of the present one."""
+
+    def learn(
+        self,
+        episode: Episode,
+        position: Position | None = None,
+        evaluate_every: int | None = None,
+        at_once: Callable[[], AbstractContextManager[None]] = nullcontext,
+        accept: Accept | None = None,
+    ) -> Iterator[Event]:
+        """As `Engine.learn`; there are no points to evaluate, because the encoder changes at the end alone."""
+        stage, start = ("train", 0) if position is None else (position.stage, position.step)
+        if stage in ("train", "curve"):
+            self.begin(episode)
+            for step in range(start, episode.steps):
+                yield Stepped(step + 1, self.step(episode, step), False)
+            yield Trained()
+        if stage != "evaluate":
+            with at_once():
+                self.end(accept)
+            yield Ended()
+
+    def begin(self, episode: Episode) -> None:
+        if self.total is None:
+            assert episode.images is not None
+            self.summed.begin(episode.images.take(torch.arange(min(FIRST, episode.count))))
+            self.total = self.summed.zero()
+        if self.part is None:
+            self.part = self.summed.zero()
+
+    def step(self, episode: Episode, step: int) -> StepResult:
+        """The sums of the images of one step, each process of its share."""
+        assert episode.images is not None
+        positions = torch.arange(step * episode.batch_size, min((step + 1) * episode.batch_size, episode.count))
+        mine = positions[processes.share(len(positions))]
+        if len(mine):
+            self.part = self.part + self.summed.over(episode.images.take(mine))
+        seen = torch.tensor(float(positions[-1] + 1))
+        return StepResult({"images": seen}, torch.tensor(True), len(positions))
+
+    def end(self, accept: Accept | None = None) -> None:
+        """Add the sums of the episode, and make the encoder from all. If it is refused, the images do not count."""
+        together = self.total + self._of_all_processes(self.part)
+        earlier = copy.deepcopy(self.summed.encoder) if accept is not None else None
+        self.summed.set(together)
+        if accept is not None and earlier is not None and not accept(earlier, self.summed.encoder):
+            self.summed.encoder.load_state_dict(earlier.state_dict())
+        else:
+            self.total = together
+        self.part = None
+
+    def _of_all_processes(self, sums: Any) -> Any:
+        tensors = sums.tensors()
+        return self.summed.from_tensors({name: processes.sum_over_processes(one) for name, one in tensors.items()})
+
+    def state(self) -> dict[str, Any]:
+        model = {f"encoder.{name}": value for name, value in self.summed.encoder.state_dict().items()}
+        model |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
+        sums = {name: one.tensors() for name, one in (("total", self.total), ("part", self.part)) if one is not None}
+        return {"model": model, "sums": sums, "constants": self.summed.constants()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Raises ValueError if the state is not one of this encoder."""
+        try:
+            encoder = {name: value for name, value in state["model"].items() if name.startswith("encoder.")}
+            self.summed.encoder.load_state_dict({name[8:]: value for name, value in encoder.items()})
+            self.summed.restore(state["constants"])
+            self.total, self.part = (
+                self.summed.from_tensors(state["sums"][name]) if name in state["sums"] else None
+                for name in ("total", "part")
+            )
+        except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from None
+
+    def task_tensors(self) -> dict[str, Tensor]:
+        return {f"encoder.{name}": value for name, value in self.summed.encoder.state_dict().items()}
