@@ -94,7 +94,7 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
         (tmp_path / "first" / week).symlink_to(photos / week)
     config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
     train(Opening(config, tmp_path / "run", quiet=True))
-    assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
+    assert cli.main(["observe", str(tmp_path / "run"), str(photos / WEEKS[2]), "--quiet"]) == 0
     (tmp_path / "run" / "metrics.json").unlink()  # as if killed before the metrics
     with pytest.raises(UserError, match="has more tasks since: week 3; continue with osiris observe"):
         train(Opening(config, tmp_path / "run", quiet=True))

@@ -8,11 +8,9 @@ import fcntl
 import os
 import platform
 import re
-import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import flat, read_json, write_json
 from osiris.framework.config import MethodConfig
+from osiris.invocation import invocation
 
 MAY_CHANGE = {
     *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
@@ -42,14 +41,16 @@ START = "start"
 CURVE = "curve-"
 """Names of evaluations between steps begin with it."""
 LOCK = ".lock"
+NO_LOCK = "OSIRIS_NO_LOCK"
+"""The environment variable that every command obeys."""
 
 
 class RunDirectory:
     """The paths of a run, locked and checked while it is open."""
 
-    def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
+    def __init__(self, path: Path, owner: bool = True) -> None:
         """`owner`: this process locks and writes; other processes of the same run only read."""
-        self.path, self.owner, self.lock = path, owner, lock
+        self.path, self.owner = path, owner
         self._lock: int | None = None
         self._created = False
 
@@ -59,7 +60,7 @@ class RunDirectory:
 
     @property
     def environment(self) -> Path:
-        """Versions, hardware and command line, one entry per start."""
+        """Versions, hardware, and the command or call, one entry per start."""
         return self.path / "environment.json"
 
     @property
@@ -148,7 +149,7 @@ class RunDirectory:
         if not self.owner:
             return self
         self._created = not self.path.exists()
-        self._lock = lock_directory(self.path, self.lock)
+        self._lock = lock_directory(self.path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -224,8 +225,9 @@ class RunDirectory:
             raise UserError(f"{self.path} was removed or renamed while the run was using it; nothing more is saved.")
 
 
-def lock_directory(path: Path, exclusive: bool = True) -> int:
-    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed."""
+def lock_directory(path: Path) -> int:
+    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed (with
+    OSIRIS_NO_LOCK=1, for file systems without locks, nobody is kept out)."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         refuse_links_to_elsewhere(path)
@@ -233,7 +235,7 @@ def lock_directory(path: Path, exclusive: bool = True) -> int:
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}. Choose another directory.") from None
     try:
-        if exclusive:
+        if os.environ.get(NO_LOCK) != "1":
             _acquire(lock, path)
     except UserError:
         os.close(lock)
@@ -256,8 +258,8 @@ def _acquire(lock: int, path: Path) -> None:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UserError(
                     f"the file system of {path} does not support locks ({error.strerror}), so osiris cannot keep other "
-                    "processes out. Choose another directory, or use --no-lock if you are sure that no other process "
-                    "uses this directory: two would overwrite each other's files."
+                    f"processes out. Choose another directory, or set {NO_LOCK}=1 if you are sure that no other "
+                    "process uses this directory: two would overwrite each other's files."
                 ) from None
             if time.monotonic() >= deadline:
                 holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
@@ -338,7 +340,7 @@ def default_out(config: Config) -> Path:
 def environment(device: str, world: int) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": shlex.join(["osiris", *sys.argv[1:]]),
+        **invocation(),
         "osiris": osiris.__version__,
         "commit": _commit(),
         "python": platform.python_version(),
