@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from osiris.console import notice, printable, progress
-from osiris.conversion import converted
 from osiris.data import cache
 from osiris.data.cache import CacheUnavailable, Entry, cached_entry, decode_limit, entry_key, missing_images
 from osiris.data.catalogue import KnownDataset
@@ -63,7 +62,6 @@ class Dataset:
 
 def load_dataset(source: Source, config: BenchmarkConfig) -> Dataset:
     """Decode the data set, or open it in the cache."""
-    converted(vars(config), BenchmarkConfig)  # refuses numbers out of range
     known = source.known
     if known is not None and config.image_size not in (None, known.size):
         images = known.class_count * (known.train_per_class + known.test_per_class)

@@ -13,6 +13,7 @@ from torch import nn
 
 from osiris.config import Config, with_options
 from osiris.console import notice, progress
+from osiris.conversion import converted
 from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.data.config import BenchmarkConfig
@@ -290,7 +291,7 @@ def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
     benchmark = load_benchmark(data)
     if size is None or benchmark.bank.images.shape[1:] == (size, size):
         return benchmark
-    return load_benchmark(replace(data, image_size=size))
+    return load_benchmark(converted(vars(data) | {"image_size": size}, BenchmarkConfig))
 
 
 def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchmark, dict[str, Any]]:
