@@ -34,10 +34,10 @@ def options_of(kind: type) -> dict[str, Any]:
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """The values of a Literal, at any depth of a type."""
+    """The values of the Literals in a type, at any depth."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return next((found for part in get_args(hint) if (found := choices_of(part))), ())
+    return tuple(choice for part in get_args(hint) for choice in choices_of(part))
 
 
 def _explained(message: str, record: Any, kind: type) -> UserError:

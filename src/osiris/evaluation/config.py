@@ -7,10 +7,16 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-Protocol = Literal["class-agnostic", "task-aware", "task-aware-masked"]
-PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+Raw = Literal["class-agnostic", "task-aware", "task-aware-masked"]
+Whitened = Literal["class-agnostic-whitened", "task-aware-whitened", "task-aware-masked-whitened"]
+Protocol = Raw | Whitened
+RAW: tuple[Raw, ...] = get_args(Raw)
 """One bank of all classes; a separate bank of the task's classes (as in the released code); the votes of the one bank,
 masked to the task's classes (as in the paper's appendix)."""
+WHITENED = "-whitened"
+PROTOCOLS: tuple[Protocol, ...] = (*RAW, *get_args(Whitened))
+"""The same on features that are whitened by the moments of the bank, which asks how much of a difference is scale. The
+paper's numbers are raw."""
 
 BASELINES = ("pixels", "pixels-centred", "patches")
 """Features that are not learned. A trained encoder should beat KNN on them."""
@@ -32,8 +38,8 @@ class ProtocolConfig:
     """Neighbours that vote; all images of a smaller bank vote."""
     temperature: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
     """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
-    protocols: tuple[Protocol, ...] = ("class-agnostic", "task-aware")
-    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked."""
+    protocols: tuple[Protocol, ...] = ("class-agnostic", "task-aware", "class-agnostic-whitened")
+    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked; each also with `-whitened`."""
     random_encoders: Annotated[int, Meta(ge=0, le=10_000)] = 5
     """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
     evaluate_every: Annotated[int, Meta(ge=1, le=10**9)] | None = None

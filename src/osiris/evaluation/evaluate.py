@@ -16,15 +16,23 @@ from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation import geometry
-from osiris.evaluation.config import ProtocolConfig
+from osiris.evaluation.config import WHITENED, ProtocolConfig
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import HEALTH_IMAGES, embed_two_views, fixed_subset, health
 from osiris.evaluation.knn import DEPTH, Question, Ranking, ask
 from osiris.evaluation.metrics import percent, percent_by
 from osiris.evaluation.probe import probe
-from osiris.evaluation.protocols import TASK_LEVEL, WITHIN_ENVIRONMENT, environment_of_task, labels_of_test, questions
+from osiris.evaluation.protocols import (
+    TASK_LEVEL,
+    WITHIN_ENVIRONMENT,
+    environment_of_task,
+    labels_of_test,
+    other_questions,
+    questions,
+)
 from osiris.evaluation.scores import NO_TASK_LEVEL, Comparison, ProtocolScores, Scores, TaskLevelScores, write_record
 from osiris.evaluation.statistics import mcnemar, mean
+from osiris.exact.whitening import whitened
 from osiris.files import save_tensors
 
 
@@ -140,9 +148,16 @@ def check_features(features: Features, benchmark: Benchmark) -> None:
 
 
 def rank_test_images(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> dict[str, Ranking]:
-    """The answers to all questions, from one computation of the similarities."""
+    """The answers to all questions: one computation of the similarities, and one of those of whitened features."""
     assert features.test is not None
-    return ask(features.bank, features.test, questions(benchmark, protocol.protocols), protocol.k, protocol.temperature)
+    after = [name for name in protocol.protocols if name.endswith(WHITENED)]
+    asked = questions(benchmark, [name for name in protocol.protocols if name not in after])
+    asked += other_questions(benchmark)
+    answers = ask(features.bank, features.test, asked, protocol.k, protocol.temperature)
+    if after:
+        bank, test = whitened(features.bank, features.test)
+        answers |= ask(bank, test, questions(benchmark, after), protocol.k, protocol.temperature)
+    return answers
 
 
 def score_protocols(

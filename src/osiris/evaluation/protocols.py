@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from osiris.data.benchmark import Benchmark
+from osiris.evaluation.config import WHITENED
 from osiris.evaluation.knn import Question
 
 TASK_LEVEL = "task-level"
@@ -21,13 +23,11 @@ def labels_of_test(benchmark: Benchmark) -> tuple[Tensor, Tensor]:
 
 
 def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
-    """One question for each protocol, one about the task, and one within environments if there are any.
+    """One question for each protocol; those of whitened features are asked about these.
 
     - `class-agnostic`: the whole bank votes.
     - `task-aware`: only bank images of the classes of the image's task vote.
     - `task-aware-masked`: the neighbours come from the whole bank, and only votes for the task's classes count.
-    - `task-level` (cross-task consolidation C): the whole bank votes for the task, not the class.
-    - `within-environment` (Table 5): only bank images of the classes of the image's environment vote.
     """
     (_, task), label, count = labels_of_test(benchmark), benchmark.bank.label, benchmark.class_count
     assert label is not None
@@ -37,8 +37,18 @@ def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
         "task-aware": Question("task-aware", label, count, columns=_columns(member, label), group=task),
         "task-aware-masked": Question("task-aware-masked", label, count, allowed=member, group=task),
     }
-    selected = [known[name] for name in protocols]
-    selected.append(Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count))
+    return [replace(known[name.removesuffix(WHITENED)], name=name) for name in protocols]
+
+
+def other_questions(benchmark: Benchmark) -> list[Question]:
+    """One about the task, and one within environments if there are any.
+
+    - `task-level` (cross-task consolidation C): the whole bank votes for the task, not the class.
+    - `within-environment` (Table 5): only bank images of the classes of the image's environment vote.
+    """
+    (_, task), label, count = labels_of_test(benchmark), benchmark.bank.label, benchmark.class_count
+    assert label is not None
+    selected = [Question(TASK_LEVEL, benchmark.bank.task, benchmark.task_count)]
     if benchmark.environments:
         classes = [[one for task in tasks for one in benchmark.tasks[task]] for _, tasks in benchmark.environments]
         columns, group = _columns(membership(classes, count), label), environment_of_task(benchmark)[task]

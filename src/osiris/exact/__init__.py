@@ -1,0 +1,1 @@
+"""What is learned by sums over images: no gradient, no order, nothing forgotten."""
