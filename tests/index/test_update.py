@@ -33,7 +33,9 @@ class Encoder:
         self.weight, self.seen = first + turn * second, list[str]()
         self.before: Callable[[], object] = lambda: None
 
-    def batches(self, read: Callable[[Sequence[int]], list[Any]], count: int) -> Iterator[EmbeddedBatch]:
+    def batches(
+        self, read: Callable[[Sequence[int]], list[Any]], count: int, decode: Callable[[Any, int], np.ndarray] = decode
+    ) -> Iterator[EmbeddedBatch]:
         for row in range(count):
             self.before()
             (path,) = read([row])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from osiris.console import progress
 from osiris.data.folder import Listing
+from osiris.data.looks import Look, looking
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.embedder import Embedder
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
@@ -195,19 +196,19 @@ class _Update:
     def embed(self, paths: Sequence[str], listed: dict[str, tuple[int, int]], what: str) -> int:
         """Add the vectors of these files; returns how many files were tried before the time was over. What was embedded
         before an interruption is kept."""
-        pending, tried, written = list[tuple[str, np.ndarray]](), 0, time.monotonic()
+        pending, tried, written = list[tuple[str, np.ndarray, Look]](), 0, time.monotonic()
 
         def write() -> None:
             if pending:
-                names, vectors = zip(*pending)
+                names, vectors, looks = zip(*pending)
                 stats = np.array([listed[name] for name in names], dtype=np.int64)
-                self.index.append(self.version, names, stats, np.stack(vectors))
+                self.index.append(self.version, names, stats, np.stack(vectors), looks)
                 pending.clear()
 
         try:
             with progress(what, len(paths)) as ticker:
-                for names, vectors, tries in self._vectors(paths, listed):
-                    pending += zip(names, vectors)
+                for names, vectors, looks, tries in self._vectors(paths, listed):
+                    pending += zip(names, vectors, looks)
                     tried += tries
                     ticker.advance(tries)
                     if len(pending) >= COMMIT_ROWS or time.monotonic() > written + COMMIT_SECONDS:
@@ -221,13 +222,14 @@ class _Update:
 
     def _vectors(
         self, paths: Sequence[str], listed: dict[str, tuple[int, int]]
-    ) -> Iterator[tuple[list[str], np.ndarray, int]]:
-        """(files, their vectors, how many were tried), batch by batch until the time is over. A changed
+    ) -> Iterator[tuple[list[str], np.ndarray, list[Look], int]]:
+        """(files, their vectors, how they look, how many were tried), batch by batch until the time is over. A changed
         file that has no vector loses its old one, which is that of another image."""
         started = time.monotonic()
         if not paths or self._late():
             return
-        for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths)):
+        looks = dict[Path, Look]()
+        for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths), looking(looks)):
             finite = batch.features.isfinite().all(dim=1)
             failed = {row: (str(error), "cannot be decoded") for row, error in batch.undecodable.items()}
             infinite = [row for row, good in zip(batch.rows, finite.tolist()) if not good]
@@ -242,7 +244,8 @@ class _Update:
             tries = len(batch.rows) + len(batch.undecodable)
             now = time.monotonic()
             self.seconds, self.embedded, started = self.seconds + now - started, self.embedded + tries, now
-            yield names, self.as_kept(batch.features[finite]), tries
+            seen = [looks.pop(Path(name)) for name in names]
+            yield names, self.as_kept(batch.features[finite]), seen, tries
             if self._late():
                 return
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from osiris.console import progress
 from osiris.data.folder import Listing
 from osiris.errors import UserError
 from osiris.evaluation.embedder import Embedder
@@ -19,6 +18,7 @@ from osiris.index.newest import as_compared
 from osiris.index.status import IndexStatus, index_status
 from osiris.index.store import Index, absolute
 from osiris.index.update import Updated, update
+from osiris.learner.duplicates import Duplicates, find_duplicates
 from osiris.learner.indexed import Indexed
 
 Places = str | Path | Sequence[str | Path]
@@ -115,18 +115,10 @@ class Collection(Indexed):
         )
         return Found(hits, len(paths), notices)
 
-    def duplicates(self, cosine: float = 0.95, folders: Places = ()) -> list[list[Hit]]:
-        """Groups of images in the index (or in what it has below `folders`) that are connected by similarities of at
-        least `cosine`, the largest groups first; in each, the similarity to its first image."""
-        gallery = self._open_index(_paths(folders)).gallery
-        with progress("comparing", len(gallery)) as ticker:
-            groups = gallery.groups(cosine, ticker)
-        found = []
-        for group in groups:
-            vectors = gallery.vectors(group)
-            similarity = (vectors @ vectors[0]).tolist()
-            found.append([Hit(Path(gallery.path(row)), value) for row, value in zip(group.tolist(), similarity)])
-        return found
+    def duplicates(self, folders: Places = ()) -> Duplicates:
+        """Groups of images in the index, or in what it has below `folders`: the same bytes, the same picture, and
+        pictures that look alike. Only copies of the first two kinds could go."""
+        return find_duplicates(self._open_index(_paths(folders)))
 
     def novel(self, folder: str | Path) -> tuple[list[NovelImage], list[str]]:
         """(the images below a folder, the least similar to any image of the index first; notices). An image that is in
