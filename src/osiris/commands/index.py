@@ -78,11 +78,17 @@ def index_command(
     if json:
         print_json(done=done, index=status)
     else:
-        counts = [(done.new, "new"), (done.changed, "changed"), (done.unchanged, "unchanged"), (done.gone, "gone")]
+        counts = [(done.new, "new"), (done.changed, "changed"), (done.unchanged, "unchanged")]
+        counts += [(done.found, "found again"), (done.copies, "copies of known files"), (done.gone, "gone")]
         counts += [(done.again, "embedded again"), (sum(done.left_out.values()), "left out")]
         say(", ".join(f"{count:,} {name}" for count, name in counts if count) or "no images")
         say(str(status))
     shown = shlex.join(map(str, (state, *folders)))
+    if done.gone:
+        notice(
+            f"{done.gone:,} files are gone. They are not searched, and are known again if they come back; "
+            f"`osiris observe {shlex.quote(str(state))} --forget FOLDER` removes what the index has of a folder."
+        )
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")
     if poor := status.below(recall):

@@ -120,14 +120,17 @@ class Index:
         if looks is not None:
             facts, thumbnails = np.array([one.facts for one in looks]), np.stack([one.thumbnail for one in looks])
         size, mtime = stats[:, 0].copy(), stats[:, 1].copy()
-        rows = Rows(pyarrow.array(paths, pyarrow.string()), size, mtime, facts, thumbnails, vectors)
+        self.add(version, Rows(pyarrow.array(paths, pyarrow.string()), size, mtime, facts, thumbnails, vectors))
+
+    def add(self, version: Version, rows: Rows) -> None:
+        vectors = rows.vectors
         if self.dimension and self.parts and vectors.shape[1] != self.dimension:
             raise UserError(
                 f"{self.folder} has vectors of {self.dimension} numbers, this encoder gives {vectors.shape[1]}: they "
                 "belong to different encoders. Remove the folder and make the index again."
             )
         self.dimension = vectors.shape[1]
-        for path in paths:
+        for path in rows.paths.to_pylist():
             self.supersede(path)
         gone = np.zeros(len(rows), dtype=bool)
         while self.parts and self._worth_merging(self.parts[-1], version, len(rows)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,10 @@ class Collection(Indexed):
             raise UserError("name the folders of the images: only files below them are read.")
         for place in places:
             if not place.expanduser().is_dir():
-                raise UserError(f"{place} is not a folder of images; what the index has of it stays as it is.")
+                raise UserError(
+                    f"{place} is not a folder of images; what the index has of it stays as it is. If it is gone for "
+                    f"good: osiris observe {shlex.quote(str(self.folder))} --forget {shlex.quote(str(place))}."
+                )
         newest, index = self._newest(), Index(self._files.index)
         self._remember_folders(places)
         mapped, pairs = newest.view is None, self._memory_pairs
