@@ -1,4 +1,4 @@
-"""Commands on the state of a learner: `osiris observe`, `embed`, `export` and `status`."""
+"""Commands on the state of a learner: `osiris observe`, `join`, `embed`, `export` and `status`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from osiris.files import require_writable, write_atomically
 from osiris.framework.own import named
 from osiris.learner import Learner
 from osiris.learner.episodes import each_episode
+from osiris.learner.sums import join_states
 from osiris.presets import configure
 from osiris.runs.directory import read_config
 
@@ -174,6 +175,26 @@ def observe(own: Own, learner: Learner) -> int:
 
 def _after(learner: Learner) -> str:
     return f"after {learner.metrics.task_names[-1]}: {learner.verdict()}"
+
+
+@command("join")
+def join_command(first: Positional[Path], second: Positional[Path], out: Path) -> None:
+    """Write a state that has learned what two states have learned, from images that never met.
+
+    For states of a method that learns by sums (a pretrained encoder without --method): the result is what one state
+    would be that has seen the images of both, up to rounding. Neither of the two changes.
+
+    Examples:
+      osiris join camera-a camera-b --out both
+
+    Args:
+        first: A state; its name, settings and index count for the new one.
+        second: Another one, with the same encoder and image size.
+        out: A new directory.
+    """
+    progress = join_states(first, second, out)
+    images = sum(episode.train for episode in progress.episodes)
+    say(f"{out}: {len(progress.episodes)} episodes, {images} images.")
 
 
 @command("embed")

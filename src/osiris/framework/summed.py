@@ -5,6 +5,7 @@ A `Summed` has an encoder and makes it from sums. `training/summing.py` passes o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from osiris.augment.views import normalise
 from osiris.data.tinyworld import CLASS_NAMES, render
 from osiris.errors import UserError
 from osiris.exact.moments import Moments
-from osiris.exact.readout import SHARES, fit
+from osiris.exact.readout import fit
 from osiris.models.external import Architecture, architecture_of
 from osiris.models.joined import LAYERS, JoinedEncoder
 from osiris.models.normalisation import evaluating
@@ -26,6 +27,12 @@ DRAWN = 400
 """Drawings of tinyworld, the same number of each class, by which a readout is steadied."""
 BATCH = 64
 """Images per pass of the network."""
+
+
+def image_digests(images: Tensor) -> Tensor:
+    """uint8 [N, 16]: a digest of each image, uint8 [N, 3, H, W], by which it is known without being kept."""
+    digests = [hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images]
+    return torch.tensor([list(digest) for digest in digests], dtype=torch.uint8).view(-1, 16)
 
 
 class Sums(Protocol):
@@ -91,13 +98,13 @@ class SummedReadout:
         self,
         encoder: JoinedEncoder,
         name: str | None,
-        kind: str,
+        share: float | None,
         mean: Sequence[float],
         std: Sequence[float],
         side: int,
     ) -> None:
-        """`name`: of the network, if osiris does not define it. `mean`, `std`, `side`: of the images."""
-        self.encoder, self.name, self.share = encoder, name, SHARES[kind]
+        """`name`: of a network that osiris does not define; `share`: see `fit`; `mean`, `std`, `side`: of images."""
+        self.encoder, self.name, self.share = encoder, name, share
         self.mean, self.std, self.side = mean, std, side
         self.drawings = Moments.zero(self.dimension)
 

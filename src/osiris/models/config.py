@@ -13,7 +13,7 @@ from osiris.errors import UserError
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
 Stem = Literal["small", "large"]
-Readout = Literal["none", "joined", "whitened"]
+Readout = Literal["joined", "whitened"]
 
 
 ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
@@ -34,11 +34,12 @@ class EncoderConfig:
     normalise: str | None = None
     """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
     `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
-    readout: Readout = "none"
-    """What the features are. `none`: what the encoder returns; `joined`: several of its layers, whitened by the images
-    that were seen, with a share of what it returns (docs/methods/readout.md); `whitened`: without that share."""
-    readout_size: Annotated[int, Meta(ge=2, le=8192)] = 2048
-    """Numbers that a readout gives, at most. Fewer make a smaller index; see docs/results/readout.md for the cost."""
+    readout: Readout = "joined"
+    """What the method `readout` makes of several layers. `joined`: whitened by the images that were seen, with a share
+    of what the encoder returns, as the images demand; `whitened`: without that share."""
+    readout_size: Annotated[int, Meta(ge=2, le=8192)] | None = None
+    """Numbers that a readout gives, at most; None means as many as the joined layers have. Fewer make smaller files and
+    are a little worse (docs/results/readout.md)."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: Annotated[int, Meta(ge=4, le=1024)] = 64

@@ -65,9 +65,9 @@ def build_summed(
         encoder = join(network, config.encoder.readout_size, shape)
     else:
         encoder = joined(network, architecture[LAYERS])
-    kind = "joined" if config.encoder.readout == "none" else config.encoder.readout
+    share = 0.0 if config.encoder.readout == "whitened" else None
     return SummedReadout(
-        encoder.to(device).eval(), config.encoder.encoder, kind, benchmark.mean, benchmark.std, shape[-1]
+        encoder.to(device).eval(), config.encoder.encoder, share, benchmark.mean, benchmark.std, shape[-1]
     )
 
 
