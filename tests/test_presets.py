@@ -50,14 +50,14 @@ def test_objectives_with_batch_norm_in_their_heads_learn_at_a_lower_rate() -> No
     assert configure("tinyworld", "fast", options={"objective": "barlow(scale=0.025)"}).learning.learning_rate == 0.03
     plain, byol = configure("tinyworld", "smoke"), configure("tinyworld", "smoke", options={"objective": "byol"})
     assert plain.learning == byol.learning, "SGD, as in the paper"
-    parsed = parse(["--preset", "fast", "--objective", "simsiam"]).config
+    parsed = parse(["--preset", "fast", "--objective", "simsiam"]).settings
     assert parsed.learning.learning_rate == 0.03 and parsed.method.objective == "simsiam"
     assert (
-        parse(["--preset", "fast", "--objective", "simsiam", "--learning-rate", "0.1"]).config.learning.learning_rate
+        parse(["--preset", "fast", "--objective", "simsiam", "--learning-rate", "0.1"]).settings.learning.learning_rate
         == 0.1
     )
     run = GridRun("ft", "tinyworld", 0, "fast", (("objective", "simsiam"),))
-    assert run.config == parse(run.arguments).config
+    assert run.config == parse(run.arguments).settings
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,19 +11,19 @@ from torch import nn
 
 from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import is_known
-from osiris.errors import UserError, unknown
+from osiris.errors import UserError
 from osiris.evaluation.scores import Compatibility, Scores
-from osiris.files import read_json
-from osiris.framework.composition import method_to_dict
-from osiris.framework.methods import ZOO, Method
+from osiris.framework.methods import Method
+from osiris.framework.own import named
+from osiris.invocation import recorded
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.page import make_report
 from osiris.reporting.tables import Table
-from osiris.runs.directory import RunDirectory, default_out, read_config
+from osiris.runs.directory import default_out
 from osiris.runs.run import Run, load_runs
-from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_saved, run_folder
+from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_saved, request_for
 from osiris.training.run import Opening
 from osiris.training.run import train as train_run
 
@@ -32,6 +31,7 @@ Runs = Sequence[Run | Path | str] | Run | Path | str
 """Runs, run directories, folders that hold some, or patterns such as `runs/*`."""
 
 
+@recorded("osiris.train")
 def train(
     method: str | Method = "osiris-d",
     benchmark: str | Benchmark = "tinyworld",
@@ -41,12 +41,14 @@ def train(
     out: str | Path | None = None,
     encoder: EncoderSource | None = None,
     quiet: bool = True,
+    new_source: bool = False,
     **options: Any,
 ) -> Run:
     """Train one method on one benchmark; the same call again resumes an interrupted run or returns a finished one.
 
     Args:
-        method: A name (`osiris list methods`) or a composition of terms, identified by its `name` (default: own).
+        method: A name (`osiris list methods`), `module:name`, or a composition of terms, identified by its `name`
+            (default: own).
         benchmark: A name (`osiris list benchmarks`, `folder:PATH`, ...) or the result of `benchmark_from`.
         preset: Where the defaults of all options come from (`osiris list presets`). Default: `paper` on a GPU, `fast`
             on a CPU.
@@ -55,30 +57,28 @@ def train(
         encoder: A name (`hf:facebook/dinov2-small`, `timm:NAME`, `resnet18`), or an encoder of your own: a module from
             normalised images [B, 3, H, W] to features [B, D], or a function that builds one. Default: the preset's.
         quiet: Do not display progress.
+        new_source: Continue a run although the source of your own terms or objective has changed.
         **options: Every option of `osiris train`, with underscores: `epochs=8`, `memory_size=100`, `k=20`, `width=16`.
 
     Returns:
         The finished run: `run.metrics["class-agnostic"].A`, `run.encoder()`, `run.embed(images)`.
     """
     own = not isinstance(benchmark, str) and not is_known(benchmark.name)
-    given: dict[str, Any] = {"method": method if isinstance(method, str) else own_name(method)}
+    given: dict[str, Any] = {"method": method}
     if not isinstance(benchmark, str):
         given["image_size"] = None  # its images have a size already
     config = configure(
         benchmark if isinstance(benchmark, str) else benchmark.name,
         preset,
         None if encoder is None else encoder_name(encoder),
-        given | options | {"seed": seed},
+        named(given | options | {"seed": seed}),
         len(benchmark.training_indices(0)) if own and not isinstance(benchmark, str) else None,
     )
     folder = Path(out) if out is not None else default_out(config)
-    composed = None if isinstance(method, str) else replace(method, name=given["method"])
-    if composed is not None:
-        refuse_another_composition(composed, folder)
     typed = all(one is None or isinstance(one, str) for one in (benchmark, method, encoder))
     typed = typed and not (config.encoder.encoder or "").startswith("own:")
     again = None if typed else "Call osiris.train again with the same arguments to continue."
-    opening = Opening(config, folder, composed, quiet, again=again)
+    opening = Opening(config, folder, quiet, new_source, again)
     metrics = train_run(opening, None if isinstance(benchmark, str) else benchmark)
     assert metrics is not None, "with several processes, use torchrun and the command line"
     return Run(folder, metrics)
@@ -136,38 +136,14 @@ def _request(
     out: str | Path | None,
     options: dict[str, Any],
 ) -> Request:
-    """A run's own config gives the defaults."""
     place = target.path if isinstance(target, Run) else None if target is None else Path(target)
-    request = Request(place, encoder, baseline, out=None if out is None else Path(out))
-    folder = None if place is None else run_folder(place)
-    if folder is not None:
-        config = read_config(folder)
-        request = replace(request, data=config.data, protocol=config.evaluation, threads=config.engine.threads)
     given = options | ({} if benchmark is None else {"benchmark": benchmark})
-    parts: dict[str, Any] = {"data": request.data, "protocol": request.protocol}
-    for name, value in given.items():
-        section = next((key for key, part in parts.items() if hasattr(part, name)), None)
-        if section is not None:
-            parts[section] = replace(parts[section], **{name: value})
-        elif name in ("arch", "prefix", "stem_padding", "device", "threads"):
-            request = replace(request, **{name: value})
-        else:
-            raise unknown("option", name, [*vars(request.data), *vars(request.protocol), "device", "threads"])
-    return replace(request, **parts)
-
-
-def own_name(method: Method) -> str:
-    """The name of a composition in tables and files; it must not pass for a method of the zoo."""
-    if method.name in ZOO and method_to_dict(method) != method_to_dict(ZOO[method.name]):
-        raise UserError(f"{method.name} is the name of a built-in method; use dataclasses.replace(method, name=...).")
-    return method.name or "own"
-
-
-def refuse_another_composition(method: Method, folder: Path) -> None:
-    """Two compositions of one name must not share a run directory."""
-    path = RunDirectory(folder).config
-    if path.exists() and read_json(path)["composition"] != method_to_dict(method):
-        raise UserError(f"{folder} already holds a run of another method named {method.name!r}. Choose another out.")
+    others = {
+        name: given.pop(name) for name in ("arch", "prefix", "stem_padding", "device", "threads") if name in given
+    }
+    return request_for(
+        place, given, encoder=encoder, baseline=baseline, out=None if out is None else Path(out), **others
+    )
 
 
 def load_run(path: str | Path) -> Run:

@@ -14,7 +14,7 @@ from osiris.data.load import load_benchmark
 from osiris.devices import open_device
 from osiris.framework.cost import later_cost
 from osiris.framework.methods import find_method
-from osiris.presets import fast, paper
+from osiris.presets import preset_config
 from osiris.training.engine import Engine
 from osiris.training.estimate import encoder_flops
 from osiris.training.schedule import Episode, plan_episodes
@@ -38,7 +38,7 @@ class Speed:
 
 def speeds(repeats: int, device: str) -> Iterator[Speed]:
     """On a CPU the preset `fast` and a small batch of `paper`; on a GPU `paper`, `gpu`, and what lies between them."""
-    base, quick = paper("tinyworld"), fast("tinyworld")
+    base, quick = preset_config("paper", "tinyworld"), preset_config("fast", "tinyworld")
     if device == "cpu":
         yield training_speed("`fast`", quick, device, repeats)
         learning = replace(base.learning, batch_size=16, memory_size=24)

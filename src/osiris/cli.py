@@ -13,6 +13,7 @@ from pathlib import Path
 
 import osiris
 from osiris.errors import Diverged, Stopped, UserError, unknown
+from osiris.invocation import typed
 from osiris.training.interrupt import Interrupt
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         # From the first moment, also for commands that start others; training has an Interrupt of its own.
-        with Interrupt(signal.SIGTERM, signal.SIGHUP) as interrupt, interrupt.at_once():
+        with Interrupt(signal.SIGTERM, signal.SIGHUP) as interrupt, interrupt.at_once(), typed(argv):
             return dispatch(argv[0], argv[1:])
     except (UserError, Stopped, Diverged) as error:
         return _fail(str(error), error.exit_code)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-import msgspec
 from msgspec import Meta
 
+from osiris.conversion import converted, options_of
 from osiris.cores import core_count
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError, unknown
@@ -47,7 +48,7 @@ class LearningConfig:
     """Weight decay of tensors with more than one dimension; others have none."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` falls to zero within each task."""
-    warmup_epochs: Annotated[float, Meta(ge=0)] = 0.0
+    warmup_epochs: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
     """Linear warm-up at the start of each task."""
     tau: Annotated[float, Meta(ge=1e-4, le=1e3)] = 0.1
     """Temperature of all contrastive losses."""
@@ -125,14 +126,12 @@ class Config:
         return dataclasses.replace(self, engine=dataclasses.replace(self.engine, threads=threads))
 
     def check(self) -> None:
-        """Refuse wrong types, unknown choices and numbers out of range, wherever the config comes from."""
+        """Refuse wrong types, unknown choices and numbers out of range, wherever the config comes from, and what does
+        not fit together."""
         from_dict(to_dict(self))
         if self.learning.warmup_epochs > self.learning.epochs:
             raise UserError(f"--warmup-epochs {self.learning.warmup_epochs} is more than --epochs; use fewer.")
-        if self.encoder.encoder is None and self.encoder.family == "fast" and self.encoder.norm == "bn":
-            raise UserError(
-                "--norm bn needs --family resnet: the encoder of the family fast has no normalisation layers."
-            )
+        self.encoder.check()
         batch_statistics = self.encoder.batch_norm and self.learning.statistics == "batch"
         if self.engine.micro_batch is not None and batch_statistics:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
@@ -145,15 +144,39 @@ class Config:
         return self.encoder.pretrained or self.engine.init is not None
 
 
-def with_options(config: Config, options: dict[str, Any], strict: bool = True) -> Config:
-    """The config with other values for some options, which may belong to any section of it. With `strict=False`, text
-    is converted to the type of its option."""
+OPTIONS = options_of(Config)
+"""Every option of a run, and its type."""
+SECTION_OF = {
+    option: name
+    for name, part in get_type_hints(Config).items()
+    if dataclasses.is_dataclass(part) and isinstance(part, type)
+    for option in options_of(part)
+}
+
+
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """The config with other values for some options, which may belong to any section of it."""
+    return _with_options(config, options, strict=True)
+
+
+def typed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options that were given as text."""
+    config = _with_options(Config(), {name: _none(name, value) for name, value in options.items()}, strict=False)
+    sections = {name: getattr(config, SECTION_OF[name]) if name in SECTION_OF else config for name in options}
+    return {name: getattr(section, name) for name, section in sections.items()}
+
+
+def _none(option: str, text: Any) -> Any:
+    """`None` means no value, for options that may have none."""
+    return None if text == "None" and type(None) in get_args(OPTIONS.get(option)) else text
+
+
+def _with_options(config: Config, options: Mapping[str, Any], strict: bool) -> Config:
     record = to_dict(config)
-    section_of = {option: name for name, part in record.items() if isinstance(part, dict) for option in part}
     for option, value in options.items():
-        if option not in section_of and option not in ("seed", "preset"):
-            raise unknown("option", option, sorted(section_of))
-        (record[section_of[option]] if option in section_of else record)[option] = value
+        if option not in SECTION_OF and option not in ("seed", "preset"):
+            raise unknown("option", option, sorted(SECTION_OF))
+        (record[SECTION_OF[option]] if option in SECTION_OF else record)[option] = value
     return from_dict(record, strict=strict)
 
 
@@ -165,13 +188,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(record: Any, kind: type[T] = Config, strict: bool = True) -> T:
     """The inverse of `to_dict`. Unknown fields, wrong types and unknown choices are errors; `strict=False` converts
     text to the type of its field."""
-    try:
-        config = msgspec.convert(record, kind, strict=strict, dec_hook=lambda wanted, value: wanted(value))
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        name = place.strip(".`") or "the config"
-        flag = name.rpartition(".")[2].replace("_", "-")
-        raise UserError(f"{name}: {problem.rstrip('.')}. See --{flag} in `osiris train --help`.") from None
+    config = converted(record, kind, strict)
     unknown_fields = sorted(flat(record).keys() - flat(to_dict(config)).keys())
     if unknown_fields:
         raise UserError(

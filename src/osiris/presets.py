@@ -1,4 +1,4 @@
-"""Presets: functions that return a complete frozen config for a benchmark.
+"""Presets as data, and `configure`, which makes the complete config of a run from one.
 
 `paper` follows the text, `paper-released` the authors' runs, `gpu` is `paper` in lower precision; `fast` learns in
 minutes on a laptop, `fast-long` in an hour; `smoke` is for tests.
@@ -7,83 +7,84 @@ minutes on a laptop, `fast-long` in an hour; `smoke` is for tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from osiris.config import Config, with_options
+from osiris.data.catalogue import parse_name
 from osiris.data.folder import first_episode_size
 from osiris.errors import UserError, unknown
 from osiris.models.config import ARCHITECTURES, EncoderConfig
 
+Options = Mapping[str, Any]
+INTERVALS: dict[str, Options] = {"cifar100": {"pocon_interval": 2000}, "tiny-imagenet": {"pocon_interval": 4000}}
+RELEASED: Options = {"learning_rate": 0.015, "weight_decay": 1e-3}
+"""The authors' two-process runs halve the gradient of f and g: lr 0.015 with weight decay 1e-3 is equivalent."""
+GPU: Options = {"precision": "bf16", "compile": True}
+"""By a count of operations, half an hour instead of three for split-cifar100-20 on an A100 (docs/performance.md). It
+has not been measured on one."""
+FAST: Options = {
+    **{"family": "fast", "width": 64, "blocks": (1, 1), "projector_hidden": 512, "projector_output": 64},
+    **{"epochs": 1, "batch_size": 64, "memory_size": 500, "threads": 1, "log_every": 10},
+    **{"optimiser": "muon", "momentum": 0.6, "weight_decay": 0.01, "learning_rate": 0.04},
+    **{"schedule": "cosine", "warmup_epochs": 0.1, "views": "gentle"},
+}
+"""The `fast` encoder on small views, one epoch per task, Muon with a learning rate that falls to zero within each task.
+docs/log.md says how it was found."""
+FAST_PUBLISHED: Options = {"bank_per_class": 100, "test_per_class": 50, "view_size": 24, "k": 20}
+FAST_OWN: Options = {"epochs": 10, "warmup_epochs": 0.1 * 10, "k": 10}
+FAST_DRAWN: Options = {
+    **{"batch_size": 32, "memory_size": 200, "learning_rate": 0.1},
+    **{"bank_per_class": 60, "test_per_class": 40, "k": 10},
+}
+"""For the drawings of tinyworld."""
+LONG: Options = {"width": 128, "epochs": 6, "warmup_epochs": 0.1 * 6, "learning_rate": 0.03}
+"""An encoder twice as wide, more epochs. A third stage makes it worse (docs/log.md)."""
+SMOKE: Options = {
+    **{"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 2, "projector_hidden": 32, "projector_output": 16},
+    **{"epochs": 2, "batch_size": 32, "memory_size": 32, "threads": 1, "log_every": 1, "k": 2, "random_encoders": 1},
+}
 
-def paper(benchmark: str) -> Config:
-    """Appendix B: ResNet-18, 200 epochs, batch 256, memory 500, k = 200."""
-    interval = 4000 if "tiny-imagenet" in benchmark else 2000 if "cifar" in benchmark else None
-    return with_options(Config(), {"preset": "paper", "benchmark": benchmark, "pocon_interval": interval})
+PRESETS: dict[str, dict[str, Options]] = {
+    "paper": {"all": {}, **INTERVALS},
+    "paper-released": {"all": RELEASED, **INTERVALS},
+    "gpu": {"all": GPU, **INTERVALS},
+    "fast": {"all": FAST, "published": FAST_PUBLISHED, "own": FAST_OWN, "tinyworld": FAST_DRAWN},
+    "fast-long": {
+        "all": {**FAST, **LONG},
+        "published": FAST_PUBLISHED,
+        "own": {**FAST_OWN, "epochs": 20, "warmup_epochs": 0.1 * 20},
+        "tinyworld": {**FAST_DRAWN, "learning_rate": LONG["learning_rate"]},
+    },
+    "smoke": {
+        "all": SMOKE,
+        "published": {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4},
+        "own": {"batch_size": 8},
+    },
+}
+"""Preset -> the options that it changes: for all images, for published or the user's own ones, and for a data set."""
+MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."
 
 
-def paper_released(benchmark: str) -> Config:
-    """The authors' two-process runs halve the gradient of f and g: lr 0.015 with weight decay 1e-3 is equivalent."""
-    changes = {"preset": "paper-released", "learning_rate": 0.015, "weight_decay": 1e-3}
-    return with_options(paper(benchmark), changes)
-
-
-def gpu(benchmark: str) -> Config:
-    """`paper` in bf16 with a compiled encoder: by a count of operations, half an hour instead of three for
-    split-cifar100-20 on an A100 (docs/performance.md). It has not been measured on one."""
-    return with_options(paper(benchmark), {"preset": "gpu", "precision": "bf16", "compile": True})
-
-
-def fast(benchmark: str) -> Config:
-    """Learns in minutes on one core of a laptop: the `fast` encoder on small views of all images, one epoch per task,
-    Muon with a learning rate that falls to zero within each task. docs/log.md says how it was found."""
-    own, drawn = own_data(benchmark), "tinyworld" in benchmark
-    epochs = 10 if own else 1
-    encoder = {"family": "fast", "width": 64, "blocks": (1, 1), "projector_hidden": 512, "projector_output": 64}
-    length = {"epochs": epochs, "batch_size": 32 if drawn else 64, "memory_size": 200 if drawn else 500}
-    optimiser = {"optimiser": "muon", "momentum": 0.6, "weight_decay": 0.01, "learning_rate": 0.1 if drawn else 0.04}
-    schedule = {"schedule": "cosine", "warmup_epochs": 0.1 * epochs}
-    data = {"bank_per_class": 60 if drawn else 100, "test_per_class": 40 if drawn else 50, "view_size": 24}
-    others = {"views": "gentle", "k": 10 if own or drawn else 20, "threads": 1, "log_every": 10}
-    options = encoder | length | optimiser | schedule | ({} if own else data) | others
-    return with_options(Config(), {"preset": "fast", "benchmark": benchmark} | options)
-
-
-def fast_long(benchmark: str) -> Config:
-    """`fast` for about an hour: an encoder twice as wide, more epochs. A third stage makes it worse (docs/log.md)."""
-    epochs = 20 if own_data(benchmark) else 6
-    changes = {"preset": "fast-long", "width": 128, "epochs": epochs, "warmup_epochs": 0.1 * epochs}
-    return with_options(fast(benchmark), changes | {"learning_rate": 0.03})
+def preset_config(preset: str, benchmark: str) -> Config:
+    """The config of a preset for a benchmark; an empty name means the user's own images, one episode at a time."""
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    name, changes = parse_name(benchmark) if benchmark else None, PRESETS[preset]
+    kinds = ["all", "published", name.place] if name is not None and name.kind == "known" else ["all", "own"]
+    options = {option: value for kind in kinds for option, value in changes.get(kind, {}).items()}
+    return with_options(Config(), options | {"preset": preset, "benchmark": benchmark})
 
 
 def own_data(benchmark: str) -> bool:
     """Whether the images are the user's own; presets then use all of them. An empty name means that they arrive one
-    episode at a time."""
-    return not benchmark or benchmark.startswith(("folder:", "dataset:", "arrays:"))
-
-
-def smoke(benchmark: str) -> Config:
-    """All parts of a run in seconds, for tests. Its numbers mean nothing."""
-    own = own_data(benchmark)
-    encoder = {"width": 8, "blocks": (1, 1, 1, 1), "stem_stride": 2, "projector_hidden": 32, "projector_output": 16}
-    learning = {"epochs": 2, "batch_size": 8 if own else 32, "memory_size": 32, "threads": 1, "log_every": 1}
-    data = {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4}
-    options = encoder | learning | ({} if own else data) | {"k": 2, "random_encoders": 1}
-    return with_options(Config(), {"preset": "smoke", "benchmark": benchmark} | options)
-
-
-MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."
-
-PRESETS: dict[str, Callable[[str], Config]] = {
-    "paper": paper,
-    "paper-released": paper_released,
-    "gpu": gpu,
-    "fast": fast,
-    "fast-long": fast_long,
-    "smoke": smoke,
-}
+    episode at a time. A benchmark that was made in Python has no place that its name leads to, and does not count."""
+    try:
+        return not benchmark or parse_name(benchmark).kind != "known"
+    except UserError:
+        return False
 
 
 def choose_preset(device: str = "auto") -> tuple[str, str]:
@@ -142,34 +143,40 @@ SLOWER = {"barlow", "vicreg", "byol", "simsiam", "mocov3", "swav"}
 
 
 def configure(
-    benchmark: str = "tinyworld",
+    benchmark: str | None = None,
     preset: str | None = None,
     encoder: str | None = None,
     options: Mapping[str, Any] | None = None,
     images: int | None = None,
-    strict: bool = True,
+    base: Config | None = None,
 ) -> Config:
-    """The complete config of a run. The command line, the Python interface, the learner and grids all make it here.
+    """The complete config of a run. The command line, the Python interface, the learner and grids all make it here;
+    text becomes values by `config.typed` before.
 
     Args:
-        benchmark: Its name; empty for a run that is given its episodes one at a time.
+        benchmark: Its name; empty for a run that is given its episodes one at a time. Default: tinyworld.
         preset: Where the defaults come from. Default: `paper` on a GPU, `fast` on a CPU.
         encoder: A name, see `with_encoder`. Default: the preset's.
         options: Values of any options; method and seed are among them. The defaults of others depend on `objective`,
             `pretrained` and `init`.
         images: The number of images of the first episode, if they are the user's own and the benchmark's name does not
             lead to them.
-        strict: Without it, text is converted to the type of its option.
+        base: The settings of another run, instead of a preset. Nothing is sent to a dashboard because a file says so:
+            `wandb` and `tensorboard` must be asked for again.
     """
     options = dict(options or {})
+    if base is not None:
+        base = with_options(base, {"tensorboard": False, "wandb": False})
+        named = {"benchmark": benchmark, "preset": preset}
+        options = {name: value for name, value in named.items() if value is not None} | options
+        return with_options(base if encoder is None else with_encoder(base, encoder), options)
+    benchmark = "tinyworld" if benchmark is None else benchmark
     name = preset or choose_preset(str(options.get("device", "auto")))[0]
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    config = PRESETS[name]("" if images is not None else benchmark)
+    config = preset_config(name, "" if images is not None else benchmark)
     if encoder is not None or options.get("init") is not None:
         config = config if encoder is None else with_encoder(config, encoder)
         if options.get("pretrained", config.pretrained or options.get("init") is not None):
-            size = with_options(config, {"image_size": options.get("image_size")}, strict).data.image_size
+            size = with_options(config, {"image_size": options.get("image_size")}).data.image_size
             config = pretrained_defaults(suited(config), size)
         else:
             config = suited(config)
@@ -177,7 +184,7 @@ def configure(
     config = for_episodes(config, first_episode_size(Path(place)) if place and place != benchmark else images)
     if config.learning.optimiser == "muon" and str(options.get("objective") or "").split("(")[0] in SLOWER:
         config = with_options(config, {"learning_rate": round(0.3 * config.learning.learning_rate, 6)})
-    return with_options(config, {"benchmark": benchmark} | options, strict)
+    return with_options(config, {"benchmark": benchmark} | options)
 
 
 def with_encoder(config: Config, encoder: str) -> Config:

@@ -49,7 +49,7 @@ def test_the_config_of_a_run_is_that_of_its_command_and_of_its_file(
     method: str, settings: dict[str, str], tmp_path: Path
 ):
     run = GridRun(method, "tinyworld", 3, settings.pop("preset", "smoke"), tuple(settings.items()))
-    assert train_command.parse(run.arguments).config == run.config
+    assert train_command.parse(run.arguments).settings == run.config
     directory = GridDirectory(tmp_path / "a grid", [run])
     for damaged in (None, "", '{"config": {}}', '{"config": 3}'):
         if damaged is not None:
@@ -58,7 +58,7 @@ def test_the_config_of_a_run_is_that_of_its_command_and_of_its_file(
         typed = launch_command(directory, run)
         assert typed[1:4] == ["-m", "osiris", "train"] and "--method" not in typed
         args = train_command.parse(typed[4:])
-        assert args.config == run.config and args.out == directory.folder(run) and args.quiet
+        assert args.settings == run.config and args.out == directory.folder(run) and args.quiet
 
 
 def test_every_run_of_the_zoo_can_be_started_from_a_file(tmp_path: Path):
@@ -66,16 +66,16 @@ def test_every_run_of_the_zoo_can_be_started_from_a_file(tmp_path: Path):
     directory = GridDirectory(tmp_path, grid.runs())
     directory.write_configs(directory.runs)
     for run in directory.runs:
-        assert train_command.parse(launch_command(directory, run)[4:]).config == run.config
+        assert train_command.parse(launch_command(directory, run)[4:]).settings == run.config
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"memory": ("40",)}, "unknown option 'memory'. Did you mean 'memory_size'"),
-        ({"memory_size": ("many",)}, "memory_size: Expected `int`"),
-        ({"norm": ("in",)}, "norm: Invalid"),
-        ({"epochs": ("0",)}, "epochs: Expected `int` >= 1"),
+        ({"memory_size": ("many",)}, "--memory-size .*: give a whole number"),
+        ({"norm": ("in",)}, "unknown --norm"),
+        ({"epochs": ("0",)}, "--epochs 0: give a whole number of at least 1"),
         ({"epochs": ()}, "at least one value for epochs"),
     ],
 )
@@ -147,7 +147,9 @@ def test_a_plan_prints_commands_costs_and_nothing_else(own_cache, tmp_path: Path
     commands = [shlex.split(line, comments=True) for line in first.splitlines()][:-1]
     assert len(commands) == 2 * 2 * 3
     for command in commands:
-        assert command[:2] == ["osiris", "train"] and train_command.parse(command[2:]).config.learning.memory_size < 60
+        assert (
+            command[:2] == ["osiris", "train"] and train_command.parse(command[2:]).settings.learning.memory_size < 60
+        )
     assert "FLOPs" in first and "12 runs" in first and not (tmp_path / "a b").exists()
     started = time.process_time()
     assert main(arguments) == 0 and time.process_time() - started < 1, "measured once, then cached"

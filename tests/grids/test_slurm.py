@@ -46,7 +46,7 @@ def test_jobs_are_submitted_once_each_with_the_config_of_its_run(
     assert [job.run.method for job in submitted] == ["ft", "er", "er"], "the first one is still in the queue"
     for job in submitted:
         args = train.parse(training_command(job.directory, job.run)[4:])
-        assert args.config == job.run.config and args.out == tmp_path / "runs" / job.run.name
+        assert args.settings == job.run.config and args.out == tmp_path / "runs" / job.run.name
     assert [entry.job for entry in read_journal(directory, submitted[1].run)] == ["7_1", "7_2"]
 
 

@@ -81,7 +81,7 @@ def observed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_episodes_one_by_one_give_the_bits_of_one_run(method: str, photos: Path, tmp_path: Path) -> None:
     for week in WEEKS:
         learner(tmp_path / "state", method).observe(photos / week)
-    config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{photos}", "method": method})
+    config = with_options(configure("", "smoke"), OPTIONS | {"benchmark": f"folder:{photos}", "method": method})
     train(Opening(config, tmp_path / "run", quiet=True))
     assert last_state(tmp_path / "state") == last_state(tmp_path / "run")
     for task in range(3):
@@ -102,9 +102,9 @@ def test_a_run_of_osiris_train_learns_on(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     for week in WEEKS[:2]:
         (tmp_path / "first" / week).symlink_to(photos / week)
-    config = with_options(configure("folder:", "smoke"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
+    config = with_options(configure("", "smoke"), OPTIONS | {"benchmark": f"folder:{tmp_path / 'first'}"})
     train(Opening(config, tmp_path / "run", quiet=True))
-    assert cli.main(["train", "--resume", str(tmp_path / "run"), "--add-task", str(photos / WEEKS[2]), "--quiet"]) == 0
+    assert cli.main(["observe", str(tmp_path / "run"), str(photos / WEEKS[2]), "--quiet"]) == 0
     metrics = (tmp_path / "run" / "metrics.json").read_bytes()
     (tmp_path / "run" / "metrics.json").unlink()  # as if killed before the metrics
     train(Opening(config, tmp_path / "run", quiet=True))

@@ -66,7 +66,7 @@ def test_every_plan_prints_commands_that_parse(
     commands = [shlex.split(line) for line in lines if line.startswith("osiris")]
     assert len(commands) == len(runs_of(target))
     for command in commands:
-        train_command.parse(command[2 : command.index("#")]).config.check()
+        train_command.parse(command[2 : command.index("#")]).settings.check()
     assert not (tmp_path / "a b").exists(), "a plan writes nothing"
 
 

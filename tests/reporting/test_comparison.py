@@ -309,3 +309,16 @@ def test_commands_print(runs, capsys, form):
         assert main(["paper", "--table", kind, "--format", form]) == 0
     printed = capsys.readouterr().out
     assert "osiris-d/no-past" in printed and "within-environment" in printed
+
+
+def test_runs_without_a_common_seed_are_independent_samples(tmp_path: Path) -> None:
+    for seed, accuracy in ((0, 50.0), (1, 52.0)):
+        write_run(tmp_path, "ft", seed, accuracy)
+    for seed, accuracy in ((2, 60.0), (3, 62.0)):
+        write_run(tmp_path, "er", seed, accuracy)
+    table = comparison_table(load_runs([tmp_path]))
+    assert "A - best A" not in [getattr(column, "name", column) for column in table.columns], "no paired interval"
+    text = table.text()
+    assert "ft and er: no seed in common, so the t-test is that of independent samples" in " ".join(text.split())
+    write_run(tmp_path, "er", 0, 60.0)
+    assert "no seed in common" not in comparison_table(load_runs([tmp_path])).text()

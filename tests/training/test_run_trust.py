@@ -373,9 +373,10 @@ def test_a_file_system_without_locks(
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     monkeypatch.setattr(fcntl, "flock", failing(number))
-    with pytest.raises(UserError, match=r"does not support locks .* use --no-lock if you are sure"):
+    with pytest.raises(UserError, match=r"does not support locks .* set OSIRIS_NO_LOCK=1 if you are sure"):
         train(SETTINGS, run)
-    assert cli.main(["train", "--resume", str(run), "--quiet", "--no-lock"]) == 0
+    monkeypatch.setenv("OSIRIS_NO_LOCK", "1")
+    assert cli.main(["train", "--resume", str(run), "--quiet"]) == 0
 
 
 def test_a_lock_on_a_full_disk_is_a_lock_without_a_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

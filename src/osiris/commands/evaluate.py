@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from msgspec import Meta
 from rich.markup import escape
 from rich.table import Table
 
-from osiris.commands import number, parse_arguments
+from osiris.commands import number
+from osiris.commands.options import print_help, read_options, refuse_others
 from osiris.console import console, printable, say
+from osiris.conversion import options_of
 from osiris.data.config import BenchmarkConfig
 from osiris.errors import UserError
 from osiris.evaluation.config import ProtocolConfig
@@ -23,11 +26,50 @@ from osiris.models.external import typed_encoder
 from osiris.runs.directory import RunDirectory, read_config
 from osiris.runs.records import read_metrics
 from osiris.runs.run import task_name
-from osiris.training.evaluating import Request, evaluate_compatibility, evaluate_reference, evaluate_saved, run_folder
+from osiris.training.evaluating import (
+    Request,
+    evaluate_compatibility,
+    evaluate_reference,
+    evaluate_saved,
+    request_for,
+    run_folder,
+)
 
 
 @dataclass(frozen=True)
-class Args:
+class Own:
+    """Options of the command itself."""
+
+    target: Annotated[Path | None, tyro.conf.Positional] = None
+    """A run directory or a task checkpoint (.safetensors)."""
+    encoder: str | None = None
+    """Another encoder: a file of weights, hf:NAME or timm:NAME, or package.module:function returning a module. The
+    architecture is read from the metadata of an osiris checkpoint, or from the shapes of other weights. With a run
+    whose encoder is your own: that one."""
+    baseline: Literal["pixels", "pixels-centred", "patches"] | None = None
+    """KNN without learning: on pixels, on pixels minus the channel means, or on whitened random patches."""
+    arch: str | None = None
+    """Architecture of the weights (resnet18, resnet34), to make sure that the file holds it."""
+    prefix: str | None = None
+    """Prefix of the names of the weights, if one file holds several networks."""
+    stem_padding: Annotated[int, Meta(ge=0)] | None = None
+    """Padding of the first convolution, if it is not the usual one."""
+    reference: Path | None = None
+    """Instead of a benchmark: a folder of labelled images, one subfolder per class. A KNN predicts the class of each
+    from the others."""
+    compatibility: bool = False
+    """Instead of accuracies: search an index of the encoder after each task with queries of each later one, with its
+    vectors as they are and after a linear map. Tables and reports of the run then show the recall."""
+    out: Path | None = None
+    """Where the results go; None means RUN/evaluations/PROTOCOL, or evaluations/NAME."""
+    device: str = "auto"
+    """auto, cpu, cuda, mps."""
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    """CPU threads; they change the last bits. None means those of the run, or all cores."""
+
+
+@dataclass(frozen=True)
+class Args(Own):
     """Evaluate a run directory, one checkpoint of it, any other encoder, or features that were not learned.
 
     Without --benchmark and protocol flags a run is evaluated as its own config says. Results never overwrite the run's
@@ -44,67 +86,48 @@ class Args:
       osiris evaluate --baseline patches --benchmark split-cifar100-20 --bank-per-class 100 --test-per-class 50 --k 20
     """
 
-    target: Annotated[Path | None, tyro.conf.Positional] = None
-    """A run directory or a task checkpoint (.safetensors)."""
-    encoder: str | None = None
-    """Another encoder: a file of weights, hf:NAME or timm:NAME, or package.module:function returning a module. The
-    architecture is read from the metadata of an osiris checkpoint, or from the shapes of other weights. With a run
-    whose encoder is your own: that one."""
-    baseline: Literal["pixels", "pixels-centred", "patches"] | None = None
-    """KNN without learning: on pixels, on pixels minus the channel means, or on whitened random patches."""
-    arch: str | None = None
-    """Architecture of the weights (resnet18, resnet34), to make sure that the file holds it."""
-    prefix: str | None = None
-    """Prefix of the names of the weights, if one file holds several networks."""
-    stem_padding: int | None = None
-    """Padding of the first convolution, if it is not the usual one."""
-    reference: Path | None = None
-    """Instead of a benchmark: a folder of labelled images, one subfolder per class. A KNN predicts the class of each
-    from the others."""
-    compatibility: bool = False
-    """Instead of accuracies: search an index of the encoder after each task with queries of each later one, with its
-    vectors as they are and after a linear map. Tables and reports of the run then show the recall."""
     data: BenchmarkConfig = field(default_factory=lambda: BenchmarkConfig(benchmark=""))
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
-    out: Path | None = None
-    """Where the results go; None means RUN/evaluations/PROTOCOL, or evaluations/NAME."""
-    device: str = "auto"
-    """auto, cpu, cuda, mps."""
-    threads: int | None = None
-    """CPU threads; they change the last bits. None means those of the run, or all cores."""
 
 
-def parse(argv: list[str]) -> Args:
+MEASURED = tuple(name for kind in (BenchmarkConfig, ProtocolConfig) for name in options_of(kind))
+OF_ENCODERS = ("target", "encoder", "arch", "prefix", "stem_padding", "device", "threads")
+ALONE = {
+    "reference": (*OF_ENCODERS, "reference", "image_size"),
+    "compatibility": (*OF_ENCODERS, "compatibility", "out", *options_of(BenchmarkConfig)),
+}
+"""What a kind of call takes, beside all that the others take."""
+
+
+def parse(argv: list[str]) -> tuple[Own, Request, frozenset[str]]:
     """A run's own config gives the defaults, so that `osiris evaluate RUN` repeats its protocol."""
-    default = Args()
-    first = bool(argv) and not argv[0].startswith("-")
-    target = Path(argv[0]) if first else parse_arguments(Args, argv, "evaluate", default).target
-    if target is not None:
-        folder = run_folder(target)
-        if folder is not None:
-            config = read_config(folder)
-            default = replace(default, data=config.data, protocol=config.evaluation, threads=config.engine.threads)
-    return parse_arguments(Args, argv, "evaluate", default)
+    given = read_options(Own, argv, "evaluate", ("target",), MEASURED)
+    own = given.own
+    others = {name: value for name, value in vars(own).items() if name not in ALONE and value is not None}
+    request = request_for(own.target, given.options, **{name: others[name] for name in others if name != "target"})
+    if given.help:
+        print_help(Args, "evaluate", Args(**vars(own), data=request.data, protocol=request.protocol))
+    return own, request, given.names
 
 
 def evaluate_command(argv: list[str]) -> int:
-    args = parse(argv)
-    if args.target is not None and args.encoder is not None and args.encoder != (name := typed_encoder(args.encoder)):
-        own = run_folder(args.target)
-        if own is not None and read_config(own).encoder.encoder == name:
-            args = replace(args, encoder=None)  # the run's own encoder, which is known now
-    own = ("reference", "compatibility")
-    request = Request(**{name: value for name, value in vars(args).items() if name not in own})
-    if args.compatibility and args.reference is not None:
+    own, request, names = parse(argv)
+    if own.target is not None and own.encoder is not None and own.encoder != (name := typed_encoder(own.encoder)):
+        run = run_folder(own.target)
+        if run is not None and read_config(run).encoder.encoder == name:
+            request = replace(request, encoder=None)  # the run's own encoder, which is known now
+    if own.compatibility and own.reference is not None:
         raise UserError("give --compatibility or --reference, not both.")
-    if args.compatibility:
+    for kind in [name for name in ALONE if name in names]:
+        refuse_others(names, ALONE[kind], f"with --{kind}")
+    if own.compatibility:
         measured, path = evaluate_compatibility(request)
         console.print(compatibility_matrix(measured), compatibility_means(measured))
         say(f"results in {path}")
         return 0
-    if args.reference is not None:
+    if own.reference is not None:
         console.print(
-            reference_table(evaluate_reference(request, args.reference), args.reference, episode_names(request))
+            reference_table(evaluate_reference(request, own.reference), own.reference, episode_names(request))
         )
         return 0
     done = evaluate_saved(request)

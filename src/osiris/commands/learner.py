@@ -3,55 +3,83 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pyarrow
 import pyarrow.parquet
+import tyro
+from msgspec import Meta
 from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional
 
 from osiris.commands import command, typed_encoder
+from osiris.commands.options import ignored_dashboards, print_help, read_options, refuse_others
+from osiris.config import OPTIONS, Config
 from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
+from osiris.framework.own import named
 from osiris.learner import Learner
 from osiris.learner.episodes import each_episode
+from osiris.presets import configure
+from osiris.runs.directory import read_config
 
 
-@command("observe")
-def observe_command(
-    state: Positional[Path],
-    folder: Positional[Path | None] = None,
-    name: str | None = None,
-    method: str | None = None,
-    preset: str | None = None,
-    encoder: str | None = None,
-    epochs: int | None = None,
-    memory_size: int | None = None,
-    image_size: int | None = None,
-    seed: int | None = None,
-    keep_tasks: int | None = None,
-    reference: Path | None = None,
-    only_if_better: bool = False,
-    pretrained: bool = False,
-    merge: float | None = None,
-    freeze: float | None = None,
-    normalise: str | None = None,
-    init: Path | None = None,
-    forget: tuple[Path, ...] = (),
-    each: bool = False,
-    discard: bool = False,
-    undo: bool = False,
-    new_reference: bool = False,
-    quiet: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Own:
+    """Options of the command itself."""
+
+    state: Positional[Path]
+    """The directory of the state, or a finished run of `osiris train`."""
+    folder: Positional[Path | None] = None
+    """The new images, at any depth below this folder: one episode."""
+    name: str | None = None
+    """Name of the episode; None means the name of the folder."""
+    each: bool = False
+    """Each folder in the given folder is an episode; they are learned in the order of their names."""
+    keep_tasks: Annotated[int, Meta(ge=1)] | None = None
+    """Keep the weights of this many episodes, the latest ones; None means all."""
+    reference: Path | None = None
+    """Labelled images, one subfolder per class, that are not learned from: KNN on them after every episode, also in
+    later calls. `osiris report STATE` shows it."""
+    new_reference: bool = False
+    """The images of --reference differ from those of earlier calls, and replace them."""
+    only_if_better: bool = False
+    """Keep the encoder from before the episode if the labelled images get significantly worse."""
+    forget: tuple[Path, ...] = ()
+    """Image files to remove from the memory and from the index. The weights keep what they have learned."""
+    discard: bool = False
+    """Go back to the state before an episode that was interrupted."""
+    undo: bool = False
+    """Go back to the state before the last episode (once: only that state is kept)."""
+    new_source: bool = False
+    """Continue the state although the source of its own methods, terms or objectives has changed."""
+    quiet: bool = False
+    """No progress display."""
+
+
+NOT_OF_EPISODES = {
+    **dict.fromkeys(("benchmark", "data_dir", "class_order", "shuffle_tasks", "validation"), "describes a benchmark"),
+    **dict.fromkeys(("train_per_class", "bank_per_class", "test_per_class"), "describes images with classes"),
+    **dict.fromkeys(("image_column", "label_column", "episode_column"), "describes a `dataset:`"),
+    **dict.fromkeys(("protocols", "probe", "random_encoders"), "is for images with classes (see --reference)"),
+    "track_overfitting": "needs the images of all episodes",
+}
+"""Options of a run that a state cannot honour, and why."""
+OF_EPISODES = tuple(option for option in OPTIONS if option not in NOT_OF_EPISODES)
+
+
+@dataclass(frozen=True)
+class Args(Own):
     """Learn from one more folder of unlabelled images. The state lives in a directory between the calls.
 
     The first call creates it. To continue an interrupted call, repeat it. Earlier images are not needed again:
-    the state holds the images of its memory.
+    the state holds the images of its memory. The options of a run are those of a new state (preset: fast); later calls
+    need not repeat them.
 
     Examples:
       osiris observe state photos/2026-11
@@ -61,67 +89,87 @@ def observe_command(
       osiris observe state photos/2027-01 --reference labelled
       osiris observe state --undo                  take back the last episode
       osiris observe state --forget photos/2026-11/passport.jpg
-
-    Args:
-        state: The directory of the state, or a finished run of `osiris train`.
-        folder: The new images, at any depth below this folder: one episode.
-        name: Name of the episode; None means the name of the folder.
-        method: Only for a new state: None means osiris-d.
-        preset: Only for a new state: None means fast.
-        encoder: Only for a new state: `hf:NAME` or `timm:NAME` to start from a pretrained encoder, or
-            `package.module:function` for one of your own (which every call must name).
-        epochs: Only for a new state: passes over each episode; None means the preset's.
-        memory_size: Only for a new state: images in the memory; None means the preset's.
-        image_size: Only for a new state: side of the images in pixels; None means the median of the first folder, at
-            most 224.
-        seed: Only for a new state: None means 0.
-        keep_tasks: Keep the weights of this many episodes, the latest ones; None means all.
-        reference: Labelled images, one subfolder per class, that are not learned from: KNN on them after every
-            episode, also in later calls. `osiris report STATE` shows it.
-        only_if_better: Keep the encoder from before the episode if the labelled images get significantly worse.
-        pretrained: Only for a new state: the function of --encoder returns an encoder that has learned before.
-        merge: Only for a new state: how much of what an episode taught is kept (docs/encoders.md).
-        freeze: Only for a new state: the part of the encoder's layers that is not trained.
-        normalise: Only for a new state: how images are normalised for the encoder.
-        init: Only for a new state: start the encoder from these weights.
-        forget: Image files to remove from the memory and from the index. The weights keep what they have learned.
-        each: Each folder in the given folder is an episode; they are learned in the order of their names.
-        discard: Go back to the state before an episode that was interrupted.
-        undo: Go back to the state before the last episode (once: only that state is kept).
-        new_reference: The images of --reference differ from those of earlier calls, and replace them.
-        quiet: No progress display.
     """
-    if folder is None and not forget and reference is None and not discard and not undo:
+
+    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+
+WHERE = ("state", "encoder", "method", "quiet", "device", "threads", "new_source")
+"""Options that every kind of call takes: a state with parts of the user's own needs their names each time."""
+ALONE = {
+    "undo": (*WHERE, "undo"),
+    "discard": (*WHERE, "discard"),
+    "each": tuple(name for name in (*vars(Own(Path())), *OF_EPISODES) if name != "name"),
+    "reference": (*WHERE, "reference", "new_reference", "forget"),
+    "forget": (*WHERE, "forget"),
+}
+"""What a kind of call takes; the last two are those without a folder."""
+
+
+def observe_command(argv: list[str]) -> int:
+    given = read_options(Own, argv, "observe", ("state", "folder"), OF_EPISODES, NOT_OF_EPISODES)
+    own, options = given.own, named(given.options)
+    if given.help:
+        preset, encoder = options.pop("preset", None) or "fast", options.pop("encoder", None)
+        settings = configure("", preset, encoder, options)
+        print_help(Args, "observe", Args(**vars(own), settings=settings), hidden=NOT_OF_EPISODES)
+    check_call(own, given.names)
+    if (own.state / "config.json").exists():
+        ignored_dashboards(read_config(own.state), options)
+    return observe(own, Learner(own.state, **options))
+
+
+def check_call(own: Own, names: frozenset[str]) -> None:
+    """Refuse a call that says nothing, and options that it would ignore."""
+    if own.folder is None and not own.forget and own.reference is None and not own.discard and not own.undo:
         raise UserError(
             "give a folder of images to learn from, --reference FOLDER, --forget FILE, --discard or --undo."
         )
-    if (discard or undo) and (discard == undo or folder is not None or forget or reference is not None):
-        raise UserError("give --discard or --undo alone, and use a separate call for anything else.")
-    options = {"epochs": epochs, "memory_size": memory_size, "image_size": image_size, "pretrained": pretrained or None}
-    options |= {"merge": merge, "freeze": freeze, "normalise": normalise, "init": init}
-    given = {option: value for option, value in options.items() if value is not None}
-    learner = Learner(state, method, preset, seed, typed_encoder(encoder), **given)
-    if forget:
-        notice(f"{learner.forget(forget)} images were removed from the memory.")
-    if discard or undo:
-        say(f"{learner.undo() if undo else learner.discard()} was taken back.")
-        return
-    if folder is None and reference is not None:
-        learner.measure(reference, new_reference)
-        say(_after(learner))
-    for one in () if folder is None else each_episode(folder) if each and folder.is_dir() else (folder,):
-        learner.observe(one, name, quiet, keep_tasks, reference, only_if_better, new_reference)
+    if own.undo or own.discard:
+        kind = "undo" if own.undo else "discard"
+        refuse_others(names, ALONE[kind], f"with --{kind}")
+    elif own.folder is None:
+        kind = "reference" if own.reference is not None else "forget"
+        refuse_others(names, ALONE[kind], f"with --{kind} and no folder to learn from")
+    elif own.each:
+        refuse_others(names, ALONE["each"], "with --each: every episode has the name of its folder")
+    if own.new_reference and own.reference is None:
+        raise UserError("--new-reference needs --reference FOLDER, the images that replace the earlier ones.")
+
+
+def observe(own: Own, learner: Learner) -> int:
+    if own.forget:
+        notice(f"{learner.forget(own.forget)} images were removed from the memory.")
+    if own.discard or own.undo:
+        say(f"{learner.undo() if own.undo else learner.discard()} was taken back.")
+        return 0
+    if own.folder is None:
+        if own.reference is not None:
+            learner.measure(own.reference, own.new_reference)
+            say(_after(learner))
+        return 0
+    for one in each_episode(own.folder) if own.each and own.folder.is_dir() else (own.folder,):
+        learner.observe(
+            one,
+            own.name,
+            own.quiet,
+            own.keep_tasks,
+            own.reference,
+            own.only_if_better,
+            own.new_reference,
+            own.new_source,
+        )
         unfinished = learner.status()["unfinished"]
         if unfinished is None:
             say(_after(learner))
-        elif not each:  # the folder was learned in an earlier episode
+        elif not own.each:  # the folder was learned in an earlier episode
             raise UserError(
                 f"{unfinished} is not finished: give its images again, unchanged, or go back with osiris observe "
-                f"{shlex.quote(str(state))} --discard."
+                f"{shlex.quote(str(own.state))} --discard."
             )
-    if folder is not None:
-        count = len(learner.status()["episodes"])
-        say(f"{state}: {count} episode{'s' * (count > 1)}. `osiris status {shlex.quote(str(state))}` shows details.")
+    count, shown = len(learner.status()["episodes"]), shlex.quote(str(own.state))
+    say(f"{own.state}: {count} episode{'s' * (count > 1)}. `osiris status {shown}` shows details.")
+    return 0
 
 
 def _after(learner: Learner) -> str:

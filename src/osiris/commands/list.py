@@ -15,7 +15,7 @@ from osiris.data.load import describe_benchmarks
 from osiris.errors import UserError
 from osiris.files import write_text
 from osiris.models.config import EncoderConfig, ProjectorConfig
-from osiris.presets import PRESETS
+from osiris.presets import PRESETS, preset_config
 from osiris.reporting.framework_tables import benchmarks_table, cost_table, methods_table, presets_table, storage_table
 from osiris.reporting.tables import Table, show
 
@@ -61,7 +61,7 @@ def list_command(argv: list[str]) -> int:
     if args.what in ("all", "benchmarks"):
         tables.append(benchmarks_table(describe_benchmarks()))
     if args.what in ("all", "presets"):
-        tables.append(presets_table({name: build(args.benchmark) for name, build in PRESETS.items()}))
+        tables.append(presets_table({name: preset_config(name, args.benchmark) for name in PRESETS}))
     for number, table in enumerate(tables):
         if number:
             print()

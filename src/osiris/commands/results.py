@@ -11,6 +11,7 @@ from osiris.commands import command
 from osiris.console import notice, say
 from osiris.errors import UserError
 from osiris.models.external import typed_encoder
+from osiris.paper import published
 from osiris.presets import MEANINGLESS
 from osiris.reporting.comparison import comparison_table, published_table
 from osiris.reporting.tables import show
@@ -89,8 +90,8 @@ def compare_command(
 
 @command("paper")
 def paper_command(
-    benchmark: str = "split-cifar100-20",
-    protocol: Literal["class-agnostic", "task-aware"] = "class-agnostic",
+    benchmark: str | None = None,
+    protocol: Literal["class-agnostic", "task-aware"] | None = None,
     table: Literal["methods", "ablation", "environments"] = "methods",
     format: Format = "text",
 ) -> None:
@@ -103,9 +104,15 @@ def paper_command(
       osiris paper --table environments
 
     Args:
-        benchmark: split-cifar100-5, split-cifar100-20, structured-cifar100 or structured-tiny-imagenet.
-        protocol: Whether the KNN knows the task of a test image.
+        benchmark: split-cifar100-5, split-cifar100-20, structured-cifar100 or structured-tiny-imagenet. None means
+            split-cifar100-20.
+        protocol: Whether the KNN knows the task of a test image. None means class-agnostic.
         table: All methods; osiris-d without its parts (split-cifar100-20); accuracy within the environments
             (Tiny-ImageNet).
     """
-    show(published_table(benchmark, protocol, table), format)
+    only = {"ablation": published.TWENTY, "environments": published.STRUCTURED_TINY}
+    if benchmark not in (None, only.get(table, benchmark)):
+        raise UserError(f"--benchmark {benchmark}: --table {table} is of {only[table]} alone; leave it out.")
+    if protocol is not None and table == "environments":
+        raise UserError("--protocol changes nothing with --table environments: leave it out.")
+    show(published_table(benchmark or published.TWENTY, protocol or "class-agnostic", table), format)

@@ -199,10 +199,6 @@ def _benchmark(
     environments: Environments,
     task_names: tuple[str, ...],
 ) -> Benchmark:
-    for option in ("train_per_class", "bank_per_class", "test_per_class"):
-        limit = getattr(config, option)
-        if limit is not None and limit < 1:
-            raise UserError(f"--{option.replace('_', '-')} {limit}: at least one image per class is needed.")
     digest = hashlib.sha256(dataset.checksum.encode())
     digest.update(repr((dataset.class_names, tasks)).encode())
     train = _split(dataset, np.flatnonzero(~dataset.test), task, config.train_per_class, digest)

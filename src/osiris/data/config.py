@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+PerClass = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 
 @dataclass(frozen=True)
@@ -16,17 +21,17 @@ class BenchmarkConfig:
     """Local copy of the hub's files; None means the environment variable OSIRIS_DATA, then the hub."""
     class_order: str | None = None
     """`seed:N` for a random class order, or a JSON file with a list of class names; None means the benchmark's own."""
-    shuffle_tasks: int | None = None
+    shuffle_tasks: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """Shuffle the order of the tasks with this seed."""
-    train_per_class: int | None = None
+    train_per_class: PerClass | None = None
     """Training images per class that the learner sees; None means all."""
-    bank_per_class: int | None = None
+    bank_per_class: PerClass | None = None
     """Training images per class in the KNN bank; None means all."""
-    test_per_class: int | None = None
+    test_per_class: PerClass | None = None
     """Test images per class; None means all."""
     validation: bool = False
     """Evaluate on a fifth of the training images, which are then not used for training, instead of the test images."""
-    image_size: int | None = None
+    image_size: Annotated[int, Meta(ge=8, le=1024)] | None = None
     """Side of the square images in pixels; None means that of the data."""
     image_column: str | None = None
     """For `dataset:`: the column of the images; None means the only image column."""
@@ -36,5 +41,5 @@ class BenchmarkConfig:
     """For `dataset:`: the column whose sorted values are the episodes, such as a date or a place."""
     strict: bool = False
     """Stop at the first image that cannot be decoded instead of skipping and listing it."""
-    decode_limit_mb: int | None = None
+    decode_limit_mb: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     """Larger data of your own is decoded during training; None means OSIRIS_DECODE_LIMIT_MB, or else 4096."""

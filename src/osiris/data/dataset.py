@@ -62,8 +62,6 @@ class Dataset:
 
 def load_dataset(source: Source, config: BenchmarkConfig) -> Dataset:
     """Decode the data set, or open it in the cache."""
-    if config.image_size is not None and not 8 <= config.image_size <= 1024:
-        raise UserError(f"--image-size {config.image_size}: choose a side between 8 and 1024 pixels.")
     known = source.known
     if known is not None and config.image_size not in (None, known.size):
         images = known.class_count * (known.train_per_class + known.test_per_class)

@@ -77,6 +77,13 @@ def splits_table(
     image_column = image_column or _image_column(name, train)
     if labels is None and "label" in train.features:
         labels = "label"
+    elif labels is None and published is None:
+        others = ", ".join(column for column in train.features if column not in (image_column, episodes))
+        if others:
+            notices.append(
+                f"{name}: there are no labels, as no column is called `label`. If one of its other columns ({others}) "
+                "has them, give --label-column."
+            )
     for column, option in ((image_column, "image"), (labels, "label"), (episodes, "episode")):
         if isinstance(column, str) and column not in train.features:
             flag = f"--{option}-column " if published is None else ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from osiris.conversion import converted
 from osiris.data import arrays, folder, huggingface, tinyworld
 from osiris.data.cache import Entry, bytes_on_disk, cached_entry
 from osiris.data.catalogue import (
@@ -104,6 +105,7 @@ def _by_episode(source: Source, image_size: int | None, strict: bool) -> Benchma
     from osiris.data.dataset import load_dataset
 
     config = BenchmarkConfig(source.name, image_size=image_size, strict=strict)
+    converted(vars(config), BenchmarkConfig)  # refuses a size out of range
     return by_episode(source.name, load_dataset(source, config), config)
 
 

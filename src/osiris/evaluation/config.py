@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-from osiris.errors import UserError, unknown
+from msgspec import Meta
 
-RAW = ("class-agnostic", "task-aware", "task-aware-masked")
+Raw = Literal["class-agnostic", "task-aware", "task-aware-masked"]
+Whitened = Literal["class-agnostic-whitened", "task-aware-whitened", "task-aware-masked-whitened"]
+Protocol = Raw | Whitened
+RAW: tuple[Raw, ...] = get_args(Raw)
 """One bank of all classes; a separate bank of the task's classes (as in the released code); the votes of the one bank,
 masked to the task's classes (as in the paper's appendix)."""
 WHITENED = "-whitened"
-PROTOCOLS = (*RAW, *(f"{name}{WHITENED}" for name in RAW))
+PROTOCOLS: tuple[Protocol, ...] = (*RAW, *get_args(Whitened))
 """The same on features that are whitened by the moments of the bank, which asks how much of a difference is scale. The
 paper's numbers are raw."""
 
@@ -31,30 +34,17 @@ COMPATIBILITY = ("R@10 raw", "R@10 mapped")
 class ProtocolConfig:
     """The evaluation protocol."""
 
-    k: int = 200
+    k: Annotated[int, Meta(ge=1, le=10**9)] = 200
     """Neighbours that vote; all images of a smaller bank vote."""
-    temperature: float = 0.1
+    temperature: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
     """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
-    protocols: tuple[str, ...] = ("class-agnostic", "task-aware", "class-agnostic-whitened")
+    protocols: tuple[Protocol, ...] = ("class-agnostic", "task-aware", "class-agnostic-whitened")
     """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked; each also with `-whitened`."""
-    random_encoders: int = 5
+    random_encoders: Annotated[int, Meta(ge=0, le=10_000)] = 5
     """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
-    evaluate_every: int | None = None
+    evaluate_every: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Also evaluate inside tasks, whenever this many steps were made."""
     keep_features: bool = False
     """Keep the features of bank and test images beside the other results."""
     probe: bool = False
     """Also fit a linear probe on the frozen features."""
-
-    def __post_init__(self) -> None:
-        for name in self.protocols:
-            if name not in PROTOCOLS:
-                raise unknown("protocol", name, PROTOCOLS)
-        if self.k < 1:
-            raise UserError(f"k, the number of neighbours that vote, must be at least 1, not {self.k}.")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(f"the temperature of the KNN must be positive and finite, not {self.temperature}.")
-        if self.random_encoders < 0:
-            raise UserError(f"--random-encoders is a number of encoders: 0 or more, not {self.random_encoders}.")
-        if self.evaluate_every is not None and self.evaluate_every < 1:
-            raise UserError(f"--evaluate-every is a number of steps: at least 1, not {self.evaluate_every}.")

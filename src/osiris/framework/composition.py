@@ -17,7 +17,7 @@ from typing import Any
 
 from osiris.errors import UserError, unknown
 from osiris.framework.config import MethodConfig
-from osiris.framework.methods import ROLES, Method, find_method
+from osiris.framework.methods import OWN, ROLES, Method, find_method
 from osiris.framework.objectives import Objective
 from osiris.framework.options import convert, from_dict, split
 from osiris.framework.terms import StoringTerm, Term
@@ -30,7 +30,7 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def resolve(config: MethodConfig) -> Method:
     """The method that a config describes; its name lists the changes."""
-    name, _, options = split(config.method, "method")
+    name, _, options = (config.method, None, {}) if config.method in OWN else split(config.method, "method")
     method, changes = find_method(name), []
     for role in ROLES:
         text = getattr(config, role)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
+from msgspec import Meta
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class MethodConfig:
     """Replace the terms of L_cross; `none` removes them."""
     past: str | None = None
     """Replace the terms of L_past, for example `replay+distil`; `none` removes them."""
-    cross_weight: float | None = None
+    cross_weight: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     """lambda_1, the weight of L_cross."""
-    past_weight: float | None = None
+    past_weight: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     """lambda_2, the weight of L_past."""
     pocon_interval: tyro.conf.Suppress[int | None] = None
     """Steps between the snapshots of pocon in this preset; on the command line: `--method "pocon(interval=2000)"`."""
@@ -33,5 +34,5 @@ class MethodConfig:
     """How h starts in task 2: as a copy of g, or newly initialised."""
     memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
     """Images that the memory keeps: a uniform sample, the newest, the least redundant, or as many per task."""
-    replay_fraction: float | None = None
+    replay_fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
     """|Y| / |X|; None means 3/4 (lump and cromo: 1)."""

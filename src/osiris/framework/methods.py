@@ -174,6 +174,8 @@ ZOO: dict[str, Method] = {
     "offline": replace(FT, stream="joint"),
     "d1-only": replace(FT, stream="first-task"),
 }
+OWN: dict[str, Method] = {}
+"""Compositions of the user's own that this process knows, by name (osiris.framework.own)."""
 READINGS: dict[str, Method] = {
     "er+/plus-replay": ER_PLUS | past(Contrast("Y", space="g")),
     "er+/plus-current": FT | current(Contrast("X", space="g"), Negatives(space="g")),
@@ -212,10 +214,11 @@ VARIANTS = {
 
 def find_method(name: str) -> Method:
     """`osiris-d`, `er+/plus-replay`, `osiris-d/no-cross`, `osiris-d/no-cross/no-past`."""
-    base, *variants = name.split("/")
-    if base not in ZOO:
-        raise unknown("method", name, [*ZOO, *READINGS])
-    method = ZOO[base]
+    base, *variants = (name,) if name in OWN else name.split("/")
+    if base not in ZOO and base not in OWN:
+        known = str(unknown("method", name, [*ZOO, *READINGS])).rstrip(".")
+        raise UserError(f"{known}, or one of your own, --method module:name.")
+    method = ZOO[base] if base in ZOO else OWN[base]
     readings = [reading.split("/")[1] for reading in READINGS if reading.startswith(f"{base}/")]
     if variants and variants[0] in readings:
         base, variants = f"{base}/{variants[0]}", variants[1:]

@@ -25,6 +25,7 @@ from msgspec import Meta
 from torch import nn
 
 from osiris.errors import UserError, unknown
+from osiris.framework.source import SOURCE, source_of
 
 Tau = Annotated[float, Meta(ge=1e-4, le=1e3)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -57,7 +58,9 @@ class Configurable(nn.Module, ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.options}
+        """With the digest of its source, if the class is the user's own."""
+        source = source_of(type(self))
+        return {"kind": self.kind, **self.options} | ({} if source is None else {SOURCE: source})
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
@@ -65,8 +68,11 @@ class Configurable(nn.Module, ABC):
         classes = {cls.kind: cls} if vars(cls).get("kind") else {}
         for subclass in cls.__subclasses__():
             for name, inner in subclass.kinds().items():
-                assert classes.get(name, inner) is inner, f"two classes are called {name!r}: {classes[name]}, {inner}"
-                classes[name] = inner
+                known = classes.get(name, inner)
+                places = {(one.__module__, one.__qualname__) for one in (known, inner)}
+                if len(places) > 1:
+                    raise UserError(f"two classes are called {name!r}: {known}, {inner}. Give yours another `kind`.")
+                classes[name] = inner  # of a class that was defined again, the last one
         return classes
 
 
@@ -79,7 +85,7 @@ def from_dict(base: type[C], record: Mapping[str, Any]) -> C:
     if kind not in known:
         raise unknown(base.__name__.lower(), str(kind), known)
     names = [field.name for field in fields(known[kind])]
-    options = {option: value for option, value in record.items() if option != "kind"}
+    options = {option: value for option, value in record.items() if option not in ("kind", SOURCE)}
     for option in options:
         if option not in names:
             raise unknown(f"option of {kind}", option, names)

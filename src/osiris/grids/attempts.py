@@ -93,7 +93,7 @@ def training_command(
 ) -> list[str]:
     """`processes`: on each node; `rendezvous`: options of torchrun that say where several nodes meet."""
     train = ["-m", "osiris", "train", "--config", str(directory.config(run)), "--out", str(directory.folder(run))]
-    train += ["--quiet"]
+    train += ["--quiet", *run.own]
     train += [] if directory.stop_after is None else ["--stop-after-task", str(directory.stop_after)]
     if processes == 1 and "--standalone" in rendezvous:
         return [sys.executable, *train]

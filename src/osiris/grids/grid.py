@@ -17,13 +17,14 @@ from typing import Any
 
 import msgspec
 
-from osiris.config import Config, to_dict
+from osiris.config import Config, to_dict, typed
 from osiris.console import printable, warn
 from osiris.data.catalogue import parse_name
 from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import Scores, read_measured
 from osiris.files import flat, read_json, write_json
 from osiris.framework.composition import resolve
+from osiris.framework.own import MAY_BE_OWN, entries, named
 from osiris.presets import configure
 from osiris.runs.directory import RunDirectory
 from osiris.runs.lock import refuse_links_to_elsewhere
@@ -76,16 +77,23 @@ class GridRun:
                 arguments += [f"--{flag}", *(value.split() if option in LISTS else [value])]
         return arguments
 
+    @property
+    def own(self) -> list[str]:
+        """Options that a configuration file cannot hold, for the process that trains: what it must import, as the user
+        typed it, and where it must log to."""
+        named_here = entries({"method": self.method, **dict(self.settings)})
+        pairs = [part for option, text in named_here.items() for part in (f"--{option}", text)]
+        return pairs + [f"--{name}" for name in ("tensorboard", "wandb") if getattr(self.config.engine, name)]
+
     @cached_property
     def config(self) -> Config:
         settings = dict(self.settings)
         for name in ("method", "benchmark", "seed", "preset"):
             if name in settings:
                 raise UserError(f"{name} cannot be a setting: the grid itself says which ones the runs have.")
-        encoder = settings.pop("encoder", None)
         options = {option: text.split() if option in LISTS else text for option, text in settings.items()}
-        given = options | {"method": self.method, "seed": self.seed}
-        config = configure(self.benchmark, self.preset, encoder, given, strict=False)
+        given = named(typed(options | {"method": self.method, "seed": self.seed}))
+        config = configure(self.benchmark, self.preset, given.pop("encoder", None), given)
         config.check()
         return config
 
@@ -147,6 +155,10 @@ def _from_record(record: dict[str, Any], path: Path) -> Grid:
             raise unknown(f"key in {path}", name, known)
     values = {name: value if isinstance(value, list) else [value] for name, value in record["set"].items()}
     settings = {name: tuple(map(as_text, each)) for name, each in values.items()}
+    texts = [("method", str(name)) for name in record.get("methods", ())]
+    for option, text in [*texts, *((name, text) for name in MAY_BE_OWN for text in settings.get(name, ()))]:
+        if entries({option: text}):
+            raise UserError(f"{path}: {text} names code, which a file must not. Use --methods and --set.")
     try:
         return msgspec.convert(record | {"settings": settings}, Grid)
     except msgspec.ValidationError as error:

@@ -8,6 +8,8 @@ from pathlib import Path
 from osiris.console import notice
 from osiris.cores import core_count
 from osiris.errors import UserError
+from osiris.framework.methods import Method
+from osiris.framework.own import entry_of
 from osiris.grids.attempts import RunStatus, Watch, statuses, summary, write_results
 from osiris.grids.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.grids.local import LocalLauncher
@@ -19,7 +21,7 @@ Launcher = LocalLauncher | SlurmLauncher
 
 
 def sweep(
-    methods: Sequence[str],
+    methods: Sequence[str | Method],
     benchmarks: Sequence[str] = ("tinyworld",),
     seeds: Sequence[int] = (0, 1, 2),
     preset: str = "fast",
@@ -32,11 +34,13 @@ def sweep(
 ) -> list[RunStatus]:
     """Train every combination of methods, benchmarks, settings and seeds; returns where each run stands.
 
-    `settings` maps options of `osiris train` to lists of values: `{"memory_size": [200, 500]}`. The same call again
-    continues what is missing. `out` gets the runs, results.csv and a report. `slurm`: submit the runs to a cluster.
+    `settings` maps options of `osiris train` to lists of values: `{"memory_size": [200, 500]}`. A method of your own is
+    `module:name`, or a variable of a module. The same call again continues what is missing. `out` gets the runs,
+    results.csv and a report. `slurm`: submit the runs to a cluster.
     """
     texts = {name: tuple(map(as_text, values)) for name, values in (settings or {}).items()}
-    grid = Grid(tuple(methods), tuple(benchmarks), tuple(seeds), preset, texts)
+    names = [name if isinstance(name, str) else entry_of(name) for name in methods]
+    grid = Grid(tuple(names), tuple(benchmarks), tuple(seeds), preset, texts)
     directory = GridDirectory(Path(out))
     run_grids(make_launcher(directory, jobs, retries, processes, slurm), [grid])
     finish(directory, directory.runs, directory.path / "report")

@@ -21,7 +21,7 @@ import torch
 from markupsafe import Markup
 
 from osiris import processes
-from osiris.config import Config, with_options
+from osiris.config import Config
 from osiris.console import duration, notice, warn
 from osiris.data.images import UndecodableImage, decode_all
 from osiris.data.load import episode_source
@@ -30,13 +30,16 @@ from osiris.errors import UserError
 from osiris.evaluation.reference import Reference, labelled_files
 from osiris.evaluation.scores import Health
 from osiris.files import cache_directory, load_metadata, save_tensors
+from osiris.framework.methods import Method
+from osiris.framework.own import named
 from osiris.index.status import IndexStatus
+from osiris.invocation import recorded
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
 from osiris.learner.observations import NEEDS_REFERENCE, Guard, measure, open_reference, verdict
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
-from osiris.presets import configure, describe, with_encoder
+from osiris.presets import configure, describe
 from osiris.runs.directory import RunDirectory, differences, read_config, settings
 from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
 from osiris.runs.records import Observations, RunMetrics
@@ -80,7 +83,7 @@ class Learner(Collection):
     def __init__(
         self,
         path: str | Path | None = None,
-        method: str | None = None,
+        method: str | Method | None = None,
         preset: str | None = None,
         seed: int | None = None,
         encoder: EncoderSource | None = None,
@@ -91,7 +94,7 @@ class Learner(Collection):
         Args:
             path: The state: a directory made by an earlier Learner or by `osiris train`, or a new one. Without it, the
                 state is temporary and goes with this object.
-            method: Default: osiris-d.
+            method: A name, `module:name`, or a composition of terms. Default: osiris-d.
             preset: Where the defaults of all options come from (default: fast).
             seed: Changes initialisation, augmentation and memory (default: 0).
             encoder: As in `osiris.train`: `hf:NAME`, `timm:NAME`, a module, or a function that builds one. A state with
@@ -120,10 +123,10 @@ class Learner(Collection):
         options = {name: value for name, value in given.items() if value is not None} | self.options
         if self._files.config.exists():
             config, name = read_config(self.folder), self._encoder_name
-            options |= {} if self.preset is None else {"preset": self.preset}
-            return with_options(config if name is None else with_encoder(config, name), options)
-        return configure("", self.preset or "fast", self._encoder_name, options, episode_size(images))
+            return configure(None, self.preset, name, named(options), base=config)
+        return configure("", self.preset or "fast", self._encoder_name, named(options), episode_size(images))
 
+    @recorded("osiris.Learner.observe")
     def observe(
         self,
         images: Any,
@@ -133,6 +136,7 @@ class Learner(Collection):
         reference: str | Path | None = None,
         only_if_better: bool = False,
         new_reference: bool = False,
+        new_source: bool = False,
     ) -> Learner:
         """Learn from one episode.
 
@@ -150,6 +154,7 @@ class Learner(Collection):
                 the new one (the memory takes the images all the same). Their accuracy is then not an unbiased test
                 any more.
             new_reference: The labelled images differ from those of earlier calls, and replace them.
+            new_source: Continue although the source of your own terms or objective has changed.
         """
         labelled, new = None if reference is None else Path(reference), not self._files.config.exists()
         check_folder(self.folder, images, name)
@@ -161,7 +166,7 @@ class Learner(Collection):
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
         again, back = "Give the same command again.", f"osiris observe {shlex.quote(str(self.folder))}"
-        opening = Opening(config, self.folder, quiet=quiet, again=again, back=back)
+        opening = Opening(config, self.folder, quiet, new_source, again, back)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
             directory, known = run.directory, None if run.state is None else run.state.progress

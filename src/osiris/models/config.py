@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from osiris.conversion import converted
+from osiris.errors import UserError
+
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
 Stem = Literal["small", "large"]
@@ -38,17 +41,32 @@ class EncoderConfig:
     """Numbers that a readout gives, at most. Fewer make a smaller index; see docs/results/readout.md for the cost."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
-    width: int = 64
+    width: Annotated[int, Meta(ge=4, le=1024)] = 64
     """Channels of the first stage; each later stage has twice as many (64: ResNet-18)."""
-    blocks: tuple[int, ...] = (2, 2, 2, 2)
+    blocks: Annotated[tuple[Annotated[int, Meta(ge=1, le=1000)], ...], Meta(min_length=1, max_length=8)] = (2, 2, 2, 2)
     """Residual blocks per stage (2 2 2 2: ResNet-18)."""
     norm: Norm = "gn"
     """Normalisation of `resnet`. `gn`: GroupNorm with Mish, as in the paper; `bn`: BatchNorm with ReLU."""
     stem: Stem = "small"
     """First layers of `resnet`. `small`: 3x3 without pooling, for 32 to 64 pixels; `large`: 7x7 with stride 2 and
     max-pooling, for photos."""
-    stem_stride: int = 1
+    stem_stride: Annotated[int, Meta(ge=1, le=2)] = 1
     """Stride of the small stem of `resnet`; 2 makes everything four times cheaper."""
+
+    def check(self) -> None:
+        """Refuse shapes that the family does not have."""
+        if self.encoder is not None:
+            return
+        converted(vars(self), EncoderConfig)
+        if self.family == "fast":
+            if self.norm == "bn":
+                raise UserError(
+                    "--norm bn needs --family resnet: the encoder of the family fast has no normalisation layers."
+                )
+            if self.width < 32 or self.width % 16:
+                raise UserError(f"--width {self.width} is not possible with `fast`; use a multiple of 16, at least 32.")
+        elif len(self.blocks) != 4:
+            raise UserError(f"--blocks needs four numbers, one per stage, such as 2 2 2 2; got {self.blocks}.")
 
     @property
     def batch_norm(self) -> bool:

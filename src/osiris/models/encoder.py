@@ -24,8 +24,6 @@ from osiris.models.normalisation import BatchNorm, evaluating, group_norm
 from osiris.models.standalone import Block, ResNet
 from osiris.randomness import scoped
 
-MOST_BLOCKS = 1000
-"""Largest number of blocks in a stage."""
 CHANNEL_BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 """oneDNN handles channels in blocks of this size. With fewer input channels, its weight gradient of a strided 1x1
 convolution in channels_last is wrong or corrupts memory (oneDNN issue 6035); narrower encoders use the contiguous
@@ -61,22 +59,6 @@ class Encoder(ResNet):
                     nn.init.zeros_(module.bn2.get_parameter("weight"))
 
 
-def _check(config: EncoderConfig) -> None:
-    if config.family == "fast":
-        if config.width < 32 or config.width % 16 or config.width > 1024:
-            raise UserError(f"--width {config.width} is not possible with `fast`; use a multiple of 16, at least 32.")
-        if not 1 <= len(config.blocks) <= 8 or min(config.blocks) < 1 or max(config.blocks) > MOST_BLOCKS:
-            raise UserError(f"--blocks needs positive numbers, one per stage, such as 1 1; got {config.blocks[:9]}.")
-        return
-    if config.width < 4 or config.width > 1024:
-        raise UserError(f"--width {config.width} is not possible; use a number from 4 to 1024 (ResNet-18 has 64).")
-    if len(config.blocks) != 4 or min(config.blocks) < 1 or max(config.blocks) > MOST_BLOCKS:
-        numbers = f"four numbers from 1 to {MOST_BLOCKS}, one per stage"
-        raise UserError(f"--blocks needs {numbers}, such as 2 2 2 2; got {config.blocks[:9]}.")
-    if config.stem_stride not in (1, 2):
-        raise UserError(f"--stem-stride is 1 or 2, not {config.stem_stride}.")
-
-
 def build_encoder(
     config: EncoderConfig,
     seed: int = 0,
@@ -92,7 +74,7 @@ def build_encoder(
     if config.encoder is not None:
         with scoped(seed, "init.encoder"):
             return build_external(config.encoder, architecture)
-    _check(config)
+    config.check()
     with scoped(seed, "init.encoder"):
         encoder = FastEncoder(config) if config.family == "fast" else Encoder(config, zero_init_last)
     if images is not None and isinstance(encoder, FastEncoder):

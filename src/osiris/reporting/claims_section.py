@@ -10,7 +10,7 @@ from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.paper.claims import CLAIMS, judge_claim, tally
 from osiris.paper.judges import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
-from osiris.presets import paper
+from osiris.presets import preset_config
 from osiris.reporting.curves import Course, overfitting_course
 from osiris.reporting.figures.representation import by_environment, tasks_of
 from osiris.reporting.studies import Study
@@ -60,7 +60,7 @@ def scale_of(study: Study) -> str:
     """How the runs differ from the paper's, as a sentence."""
     if _smoke(study):
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
-    config, published = study.runs[0].config, paper(study.benchmark)
+    config, published = study.runs[0].config, preset_config("paper", study.benchmark)
     differences = []
     names = ("encoder.encoder", "encoder.family", "encoder.width")
     encoder, family, width = (config.get(name) for name in names)

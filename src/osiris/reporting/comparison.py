@@ -219,7 +219,13 @@ def _test_notes(rows: Sequence[Row], other: Row | None, is_best: bool) -> list[s
         columns.append("the difference in A on shared seeds with its 95% paired bootstrap interval over test images")
     if other is None or not columns:
         return []
-    return [f"compared with {other.name}{', the best A' * is_best}: {', and '.join(columns)}"]
+    theirs = {run.seed for run in other.runs}
+    apart = [row.name for row in rows if row.against[0] and not theirs & {run.seed for run in row.runs}]
+    notes = [f"compared with {other.name}{', the best A' * is_best}: {', and '.join(columns)}"]
+    if apart:
+        text = "no seed in common, so the t-test is that of independent samples, and there is no paired interval"
+        notes.append(f"{', '.join(apart)} and {other.name}: {text}")
+    return notes
 
 
 def config_differences(runs: Sequence[Run]) -> list[str]:
@@ -250,7 +256,7 @@ def _against(row: Row, other: Row | None, protocol: str) -> tuple[str, str]:
     ours, theirs = (
         _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, other)
     )
-    if ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
+    if not shared or ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
         return p, ""
     interval = paired_bootstrap(ours[0], theirs[0], ours[1])
     return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"

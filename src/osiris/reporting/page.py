@@ -191,8 +191,14 @@ def commands_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     commands = render_template(
         "commands.html", runs=runs, machines=list(dict.fromkeys(machines)), missing=writer.missing
     )
-    intro = "The command of every run, by the number that figures refer to. The same command gives the same numbers; a "
-    intro += "state of `osiris observe` needs its folders in the same order, one call each."
+    intro = "The command of every run, by the number that figures refer to. "
+    if all(run.repeatable for run in runs):
+        intro += "The same command gives the same numbers; a state of `osiris observe` needs its folders in the same "
+        intro += "order, one call each."
+    else:
+        intro += "Some were made in Python, or their environment.json is missing: what made them is not known in full, "
+        intro += "so this page does not say that they can be repeated. For the others, the same command gives the same "
+        intro += "numbers."
     return Section("made", "How this was made", "Commands", intro, [commands])
 
 

@@ -6,10 +6,8 @@ import contextlib
 import os
 import platform
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from osiris.console import warn
 from osiris.errors import UserError
 from osiris.files import flat, read_json, write_json
 from osiris.framework.config import MethodConfig
+from osiris.invocation import invocation
 from osiris.runs.lock import LOCK, lock_directory, unlock
 from osiris.runs.untrusted import safe_name
 
@@ -83,9 +82,9 @@ def folder_name(task: int, name: str) -> str:
 class RunDirectory:
     """The paths of a run, locked and checked while it is open."""
 
-    def __init__(self, path: Path, owner: bool = True, lock: bool = True) -> None:
+    def __init__(self, path: Path, owner: bool = True) -> None:
         """`owner`: this process locks and writes; other processes of the same run only read."""
-        self.path, self.owner, self.lock = path, owner, lock
+        self.path, self.owner = path, owner
         self._lock: int | None = None
         self._created = False
         self._other = False
@@ -97,7 +96,7 @@ class RunDirectory:
 
     @property
     def environment(self) -> Path:
-        """Versions, hardware and command line, one entry per start."""
+        """Versions, hardware, and the command or call, one entry per start."""
         return self.path / "environment.json"
 
     @property
@@ -166,7 +165,7 @@ class RunDirectory:
         if not self.owner:
             return self
         self._created = not self.path.exists()
-        self._lock = lock_directory(self.path, self.lock)
+        self._lock = lock_directory(self.path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -277,7 +276,7 @@ def default_out(config: Config) -> Path:
 def environment(device: str, world: int) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": shlex.join(["osiris", *sys.argv[1:]]),
+        **invocation(),
         "osiris": osiris.__version__,
         "commit": _commit(),
         "python": platform.python_version(),

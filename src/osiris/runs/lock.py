@@ -15,15 +15,20 @@ from osiris.errors import UserError
 from osiris.files import make_own
 
 LOCK = ".lock"
+NO_LOCK = "OSIRIS_NO_LOCK"
+"""The environment variable that every command obeys."""
 
 
-def lock_directory(path: Path, exclusive: bool = True) -> int:
-    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed."""
+def lock_directory(path: Path) -> int:
+    """Create the directory and its file .lock, and keep other processes out until the descriptor is closed (with
+    OSIRIS_NO_LOCK=1, for file systems without locks, nobody is kept out)."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         refuse_links_to_elsewhere(path)
         lock = _open(path)
-        while exclusive and not _held(lock, path):  # another process, or this one, has put another file in its place
+        while os.environ.get(NO_LOCK) != "1" and not _held(
+            lock, path
+        ):  # another process, or this one, has put another file in its place
             os.close(lock)
             lock = _open(path)
     except OSError as error:
@@ -75,8 +80,8 @@ def _acquire(lock: int, path: Path) -> None:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UserError(
                     f"the file system of {path} does not support locks ({error.strerror}), so osiris cannot keep other "
-                    "processes out. Choose another directory, or use --no-lock if you are sure that no other process "
-                    "uses this directory: two would overwrite each other's files."
+                    f"processes out. Choose another directory, or set {NO_LOCK}=1 if you are sure that no other "
+                    "process uses this directory: two would overwrite each other's files."
                 ) from None
             if time.monotonic() >= deadline:
                 holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"

@@ -23,6 +23,7 @@ from osiris.evaluation.statistics import mean
 from osiris.files import Missing, flat, load_tensors, open_regular
 from osiris.framework.composition import method_from_dict
 from osiris.framework.methods import Method
+from osiris.framework.source import sources
 from osiris.runs.directory import EpisodeFolder, RunDirectory
 from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
 from osiris.runs.records import (
@@ -110,12 +111,13 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.json, flat: `learning.epochs`."""
+        """config.json, flat: `learning.epochs`; `method.source`: digests of the user's own terms."""
         record = read_received(self.files.config, dict)
         settings = record.get("config", record)
         if not isinstance(settings, dict):
             raise UserError(f"{self.files.config} is not the config.json of a run: its `config` is not an object.")
-        return flat(settings)
+        own = sources(record["composition"]) if isinstance(record.get("composition"), dict) else {}
+        return flat(settings) | ({"method.source": ", ".join(f"{k} {v[:6]}" for k, v in own.items())} if own else {})
 
     @cached_property
     def composition(self) -> Method | None:
@@ -140,8 +142,22 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command line of the first start."""
-        return str(self.environment[0]["command"]) if self.environment else "(environment.json was not copied along)"
+        """The command line of the first start, or the call in Python and its script."""
+        if not self.environment:
+            return "(environment.json was not copied along)"
+        first = self.environment[0]
+        if self.repeatable:
+            return str(first["command"])
+        script, call = first.get("script"), first.get("call") or "a call in Python"
+        if not isinstance(script, dict):
+            return f"{call} (in Python)"
+        typed = " ".join(map(str, (script.get("path"), *(script.get("arguments") or ()))))
+        return f"{call} in python {typed} (sha256 {str(script.get('sha256'))[:12]})"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a command line made the run."""
+        return bool(self.environment) and isinstance(self.environment[0].get("command"), str)
 
     @cached_property
     def log(self) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import msgspec
 import torch
 from torch import nn
 
+from osiris.config import Config, with_options
 from osiris.console import notice, progress
+from osiris.conversion import converted
 from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.data.config import BenchmarkConfig
 from osiris.data.images import ArrayImages
 from osiris.data.load import load_benchmark
 from osiris.devices import open_device
-from osiris.errors import UserError
+from osiris.errors import UserError, unknown
 from osiris.evaluation.baselines import ENCODERS
 from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_checkpoint, load_encoder
@@ -64,6 +67,20 @@ class Request:
     out: Path | None = None
     device: str = "auto"
     threads: int | None = None
+
+
+def request_for(target: Path | None, options: Mapping[str, Any], **others: Any) -> Request:
+    """A request with options of the data and the protocol, whose defaults are those of the run that `target` is part
+    of. The command line and the Python interface make it here."""
+    folder = None if target is None else run_folder(target)
+    base = Config(data=BenchmarkConfig(benchmark="")) if folder is None else read_config(folder)
+    known = {*vars(base.data), *vars(base.evaluation)}
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, [*known, "device", "threads"])
+    config = with_options(base, options)
+    others.setdefault("threads", config.engine.threads)
+    return Request(target, data=config.data, protocol=config.evaluation, **others)
 
 
 @dataclass(frozen=True)
@@ -291,7 +308,7 @@ def load_at_size(size: int | None, data: BenchmarkConfig) -> Benchmark:
     benchmark = load_benchmark(data)
     if size is None or benchmark.bank.images.shape[1:] == (size, size):
         return benchmark
-    return load_benchmark(replace(data, image_size=size))
+    return load_benchmark(converted(vars(data) | {"image_size": size}, BenchmarkConfig))
 
 
 def normalised_for(encoder: LoadedEncoder, benchmark: Benchmark) -> tuple[Benchmark, dict[str, Any]]:

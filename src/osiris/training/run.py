@@ -43,6 +43,7 @@ from osiris.training.engine import Accept, Ended, Engine, Event, Point, Stepped,
 from osiris.training.estimate import check_memory, explain_out_of_memory
 from osiris.training.interrupt import Interrupt
 from osiris.training.log import Log
+from osiris.training.own import refuse_another_method
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
 from osiris.training.summing import SummingEngine
@@ -54,11 +55,10 @@ class Opening:
 
     config: Config
     out: Path
-    method: Method | None = None
-    """Replaces the method that the config names."""
     quiet: bool = False
     """Do not display progress."""
-    lock: bool = True
+    new_source: bool = False
+    """Continue although the source of the user's own terms has changed."""
     again: str | None = None
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
@@ -99,15 +99,16 @@ def opened(opening: Opening) -> Iterator[Training]:
     message says how to continue."""
     with Interrupt() as interrupt, processes.started(), ExitStack() as stack:
         first, config, run = processes.rank() == 0, opening.config, None
-        directory = RunDirectory(opening.out, first, opening.lock)
+        directory = RunDirectory(opening.out, first)
         stack.enter_context(writing(opening.out))
         try:
             with interrupt.at_once():
                 with processes.together():
                     config.check()
-                    method = opening.method or named_method(config, directory)
+                    method = named_method(config, directory)
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
+                    refuse_another_method(directory, method, opening.new_source)
                 # The first process reads for all: they agree on one state, and need no common file system.
                 state = processes.broadcast(processes.on_first(load_state, directory))
                 if first and state is None and directory.has_learned and not directory.metrics.exists():
@@ -149,8 +150,8 @@ def named_method(config: Config, directory: RunDirectory) -> Method:
     except UserError:
         if directory.config.exists() and read_config(directory.path).method == config.method:
             raise UserError(
-                f"{directory.path} learns by {config.method.method!r}, a method that was composed in Python: call "
-                "osiris.train again with the same arguments to continue."
+                f"{directory.path} learns by {config.method.method!r}, a method of your own: name it again, --method "
+                "module:name, or call osiris.train again with the same arguments."
             ) from None
         raise
 
