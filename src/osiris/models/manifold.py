@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from osiris.exact.manifold import ManifoldConfig, PatchCodes, averaging, cut, directions
-from osiris.exact.spectrum import Projection
+
+if TYPE_CHECKING:
+    from osiris.exact.spectrum import Projection
 
 CHUNK = 64
 """Images that are embedded at a time."""
