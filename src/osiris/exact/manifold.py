@@ -30,6 +30,10 @@ CHUNK = 2**23
 SMALLEST_NORM = 1e-6
 """A patch below it is flat: it has no direction, and its code is zero."""
 WHITENING_PATCHES = 200_000
+THRESHOLD_PATCHES = 2000
+"""Patches whose cosines decide the threshold."""
+GREY = 0.299, 0.587, 0.114
+"""Weights of the channels."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ class ManifoldConfig:
     """Side of a patch in pixels of the scaled image."""
     stride: int = 2
     """Pixels between patches."""
-    threshold: float = 0.3
-    """Cosine above which an entry of a code is 1."""
+    grey: bool = False
+    """Whether images lose their colours first."""
+    density: float = 0.03
+    """Share of ones in a code, on average; it decides the threshold of the cosines."""
     whitening: float = 0.1
     """Added to the variances of patches, in units of their mean."""
     sampled: int = 4
@@ -66,8 +72,8 @@ class ManifoldConfig:
             )
         if not 2 <= self.patch <= self.side or self.stride < 1 or self.sampled < 1:
             raise UserError(f"patches of {self.patch} pixels at every {self.stride} do not fit {self.side} pixels.")
-        if not 0 < self.threshold < 1:
-            raise UserError(f"the threshold is a cosine between 0 and 1, not {self.threshold}.")
+        if not 0 < self.density < 0.5:
+            raise UserError(f"the density of codes is between 0 and a half, not {self.density}.")
         if not 0 < self.dimensions < self.codes:
             raise UserError(
                 f"{self.codes} codes have less than {self.codes} dimensions; {self.dimensions} were asked for."
@@ -79,6 +85,11 @@ class ManifoldConfig:
     def places(self) -> int:
         """Patches along each axis of an image."""
         return (self.side - self.patch) // self.stride + 1
+
+    @property
+    def numbers(self) -> int:
+        """In a patch."""
+        return (1 if self.grey else 3) * self.patch**2
 
     @property
     def half(self) -> int:
@@ -104,8 +115,10 @@ def averaging(size: int, parts: int) -> Tensor:
 
 
 def cut(images: Tensor, config: ManifoldConfig) -> Tensor:
-    """float [B * places^2, 3 * patch^2] from [B, 3, H, W]: the patches of the scaled images, without the mean of each
+    """float [B * places^2, numbers] from [B, 3, H, W]: the patches of the scaled images, without the mean of each
     channel."""
+    if config.grey:
+        images = images.mul(images.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
     for axis in (2, 3):
         if images.shape[axis] != config.side:
             scaling = averaging(images.shape[axis], config.side).to(images)
@@ -116,8 +129,8 @@ def cut(images: Tensor, config: ManifoldConfig) -> Tensor:
 
 
 def mirrored(config: ManifoldConfig) -> Tensor:
-    """int64 [3 * patch^2]: where each pixel of a patch lies in its mirror image."""
-    return torch.arange(3 * config.patch**2).view(3, config.patch, config.patch).flip(2).flatten()
+    """int64 [numbers]: where each pixel of a patch lies in its mirror image."""
+    return torch.arange(config.numbers).view(-1, config.patch, config.patch).flip(2).flatten()
 
 
 def directions(patches: Tensor, whitening: Tensor) -> Tensor:
@@ -142,9 +155,11 @@ class PatchCodes:
 
     config: ManifoldConfig
     whitening: Tensor
-    """float32 [3 * patch^2, 3 * patch^2]"""
+    """float32 [numbers, numbers]"""
     dictionary: Tensor
-    """float32 [K, 3 * patch^2], rows of norm 1; the second half mirrors the first."""
+    """float32 [K, numbers], rows of norm 1; the second half mirrors the first."""
+    threshold: float
+    """Cosine above which an entry of a code is 1."""
 
     @staticmethod
     def of(images: Tensor, config: ManifoldConfig) -> PatchCodes:
@@ -162,13 +177,16 @@ class PatchCodes:
             raise UserError("the images are flat: no patch of them has a pattern to learn.")
         whitening = ((axes * (variances.clamp(min=0) + config.whitening * mean).rsqrt()) @ axes.T).float()
         white = directions(patches[torch.randperm(len(patches), generator=draws)], whitening)
-        white = white[white.any(1)][: config.half]
-        if len(white) < config.half:
+        white = white[white.any(1)]
+        if len(white) <= config.half:
             raise UserError(
-                f"{len(images)} images have {len(white)} patches with a pattern; {config.codes} codes need "
+                f"{len(images)} images have {len(white)} patches with a pattern; {config.codes} codes need more than "
                 f"{config.half}. Begin with more images or with fewer codes."
             )
-        return PatchCodes(config, whitening, torch.cat([white, white[:, mirror]]))
+        chosen, others = white[: config.half], white[config.half :][:THRESHOLD_PATCHES]
+        cosines = (others @ chosen.T).flatten()
+        threshold = float(cosines.kthvalue(1 + int(len(cosines) * (1 - config.density))).values)
+        return PatchCodes(config, whitening, torch.cat([chosen, chosen[:, mirror]]), max(threshold, SMALLEST_NORM))
 
     def active(self, pixels: Tensor) -> Iterator[Active]:
         """The codes of images [B, 3, H, W] with values in [0, 1], some images at a time."""
@@ -178,7 +196,7 @@ class PatchCodes:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for part in pixels.split(max(1, CHUNK // (places * self.config.codes))):
                 white = directions(cut(part, self.config), self.whitening)
-                yield _above(white.to(dictionary.dtype) @ dictionary, self.config.threshold, pool)
+                yield _above(white.to(dictionary.dtype) @ dictionary, self.threshold, pool)
 
 
 def fast_bfloat16() -> bool:

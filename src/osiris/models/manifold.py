@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ class Manifold(nn.Module):
     """Normalised images [B, 3, H, W] to features [B, D] of norm 1. Mirror images have the same features."""
 
     dictionary: Tensor
+    threshold: Tensor
     whitening: Tensor
     projection: Tensor
     sign: Tensor
@@ -30,9 +32,9 @@ class Manifold(nn.Module):
         """Without values: they are given by `of` or loaded."""
         super().__init__()
         self.config = config
-        size = 3 * config.patch**2
-        self.register_buffer("whitening", torch.zeros(size, size))
-        self.register_buffer("dictionary", torch.zeros(config.codes, size))
+        self.register_buffer("whitening", torch.zeros(config.numbers, config.numbers))
+        self.register_buffer("dictionary", torch.zeros(config.codes, config.numbers))
+        self.register_buffer("threshold", torch.zeros(()))
         self.register_buffer("projection", torch.zeros(config.codes, config.dimensions))
         self.register_buffer("sign", torch.ones(config.dimensions))
         self.register_buffer("scale", torch.ones(3, 1, 1))
@@ -43,6 +45,7 @@ class Manifold(nn.Module):
         encoder = Manifold(codes.config)
         encoder.whitening.copy_(codes.whitening)
         encoder.dictionary.copy_(codes.dictionary)
+        encoder.threshold.fill_(codes.threshold)
         encoder.projection.copy_(projection.weight)
         encoder.sign.copy_(projection.sign)
         encoder.scale.copy_(torch.tensor(std)[:, None, None])
@@ -63,12 +66,13 @@ class Manifold(nn.Module):
     def _dense(self, pixels: Tensor) -> Tensor:
         """[B * places^2, d]: the projected codes of all patches."""
         cosines = directions(cut(pixels, self.config), self.whitening) @ self.dictionary.T
-        return (cosines > self.config.threshold).to(self.projection.dtype) @ self.projection
+        return (cosines > self.threshold).to(self.projection.dtype) @ self.projection
 
     def _sparse(self, pixels: Tensor) -> Tensor:
         """The same from the ones alone."""
         parts = []
-        for active in PatchCodes(self.config, self.whitening, self.dictionary).active(pixels):
+        codes = PatchCodes(self.config, self.whitening, self.dictionary, float(self.threshold))
+        for active in codes.active(pixels):
             starts = torch.from_numpy(active.counts.cumsum() - active.counts)
             parts.append(
                 functional.embedding_bag(torch.from_numpy(active.columns), self.projection, starts, mode="sum")
@@ -83,3 +87,15 @@ class Manifold(nn.Module):
         maps = torch.einsum("bhwd,gh,kw->bdgk", maps, pooling, pooling)
         maps = (maps + self.sign[:, None, None] * maps.flip(3))[..., :half]
         return functional.normalize((maps.sign() * maps.abs().sqrt()).flatten(1), dim=1)
+
+
+class JoinedManifold(nn.Module):
+    """Several of them (other patches, without colours) side by side, of norm 1: cosines are the means of theirs."""
+
+    def __init__(self, parts: Sequence[Manifold]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.features = sum(part.features for part in parts)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([part(images) for part in self.parts], dim=1) / len(self.parts) ** 0.5
