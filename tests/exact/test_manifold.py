@@ -14,7 +14,7 @@ from osiris.exact import manifold, spectrum
 from osiris.exact.manifold import Active, ManifoldConfig, PatchCodes, averaging, cut
 from osiris.exact.spectrum import CodeSums, _ImageSums, episode_sums, solve
 from osiris.models.encoder import feature_count
-from osiris.models.manifold import Manifold
+from osiris.models.manifold import JoinedManifold, Manifold
 
 CONFIG = ManifoldConfig(codes=32, side=8, patch=3, stride=2, density=0.2, dimensions=6, grid=2, sampled=2)
 STD = (0.2, 0.25, 0.3)
@@ -66,6 +66,27 @@ def test_patches_are_those_of_a_naive_loop() -> None:
     assert torch.allclose(cut(images, CONFIG).double(), expected, atol=1e-6)
 
 
+def test_grey_patches_have_one_channel() -> None:
+    config = replace(CONFIG, grey=True)
+    images = pictures(3) / 255
+    luma = 0.299 * images[:, 0] + 0.587 * images[:, 1] + 0.114 * images[:, 2]
+    expected = torch.stack([patch for image in luma for patch in naive_patches(image[None], config)])
+    assert torch.allclose(cut(images, config).double(), expected, atol=1e-6)
+    codes = PatchCodes.of(pictures(40), config)
+    encoder = Manifold.of(codes, solve(episode_sums(codes, pictures(60)), config), (1.0, 1.0, 1.0))
+    grey = luma[:, None].expand(-1, 3, -1, -1)
+    assert torch.allclose(encoder(images), encoder(grey), atol=1e-4)
+    assert not torch.allclose(encoder(images)[:1], encoder(images)[1:2], atol=0.1)
+
+
+def test_the_density_is_that_of_new_images() -> None:
+    """Within the deviation of a threshold from some hundred patches."""
+    for density in (0.05, 0.2):
+        config = replace(CONFIG, density=density, sampled=1)
+        patches = episode_sums(PatchCodes.of(pictures(40), config), pictures(200, seed=1)).even_patches
+        assert float(patches.total.sum()) / patches.count / config.codes == pytest.approx(density, rel=0.2)
+
+
 def test_larger_images_are_averaged() -> None:
     images = pictures(3, size=24) / 255
     assert torch.allclose(cut(images, CONFIG), cut(functional.avg_pool2d(images, 3), CONFIG), atol=1e-6)
@@ -75,8 +96,11 @@ def test_larger_images_are_averaged() -> None:
     ]
 
 
-def test_sums_are_those_of_a_naive_loop_over_images_and_their_mirror_images(codes: PatchCodes) -> None:
+def test_sums_are_those_of_a_naive_loop_over_images_and_their_mirror_images(
+    codes: PatchCodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """V and S of both, in the basis of sums and differences of the halves: each block, and zero between them."""
+    monkeypatch.setattr(spectrum, "COLUMNS", 5)
     images, half = pictures(7), CONFIG.half
     within, between, count = torch.zeros(32, 32), torch.zeros(32, 32), 0
     exchange = [*range(half, 32), *range(half)]
@@ -157,6 +181,7 @@ def test_episodes_one_after_the_other_are_joint_learning(codes: PatchCodes, monk
     """To the bit, after every episode, in another order, in parts, and after an episode was taken out again."""
     monkeypatch.setattr(spectrum, "IMAGE_ROWS", 7)
     monkeypatch.setattr(spectrum, "PATCH_ENTRIES", 500)
+    monkeypatch.setattr(spectrum, "COLUMNS", 5)
     images, sums = pictures(50), CodeSums.zero(CONFIG)
     episodes = [images[:9], images[9:30], images[30:31], images[31:]]
     for number, episode in enumerate(episodes):
@@ -213,6 +238,16 @@ def test_features_are_those_of_a_naive_loop(codes: PatchCodes, encoder: Manifold
     assert encoder(images / 255).shape == (4, CONFIG.features)
     assert encoder(images[:0] / 255).shape == (0, CONFIG.features)
     assert feature_count(encoder, (3, 8, 8)) == CONFIG.features
+
+
+def test_layers_side_by_side(encoder: Manifold) -> None:
+    codes = PatchCodes.of(pictures(40), replace(CONFIG, grey=True, patch=4))
+    other = Manifold.of(codes, solve(episode_sums(codes, pictures(60)), codes.config), STD)
+    joined, images = JoinedManifold([encoder, other]), pictures(6) / 255
+    cosines = [functional.normalize(each(images), dim=1) @ each(images).T for each in (joined, encoder, other)]
+    assert torch.allclose(cosines[0], (cosines[1] + cosines[2]) / 2, atol=1e-5)
+    assert torch.allclose(cosines[0].diagonal(), torch.ones(6), atol=1e-5)
+    assert feature_count(joined, (3, 8, 8)) == joined(images).shape[1]
 
 
 def test_dense_and_sparse_features_agree(encoder: Manifold) -> None:

@@ -18,6 +18,8 @@ from osiris.exact.moments import Moments
 
 IMAGE_ROWS = 512
 """Images whose outer products are summed at a time."""
+COLUMNS = 512
+"""Columns of such a product that are computed at a time."""
 PATCH_ENTRIES = 2**24
 """Ones in the codes whose outer products are summed at a time."""
 EXACT = 2**24
@@ -120,11 +122,14 @@ class _ImageSums(_Halves):
         for sums, part in ((self.even, first + second), (self.odd, first - second)):
             largest = int(part.abs().max()) ** 2 * len(part)
             part = part.to(torch.float32 if largest <= EXACT else torch.float64)
-            sums += part.T @ part
+            for start in range(0, self.config.half, COLUMNS):  # above the diagonal
+                sums[start : start + COLUMNS, start:] += part[:, start : start + COLUMNS].T @ part[:, start:]
 
     def moments(self) -> tuple[Moments, Moments]:
         if self.rows:
             self.flush()
+        for sums in (self.even, self.odd):
+            sums.copy_(sums.triu() + sums.triu(1).T)
         return super().moments()
 
 
