@@ -23,9 +23,8 @@ from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
 from osiris.framework.own import named
-from osiris.learner import Learner
+from osiris.learner import Learner, join
 from osiris.learner.episodes import each_episode
-from osiris.learner.sums import join_states
 from osiris.presets import configure
 from osiris.runs.directory import read_config
 
@@ -192,7 +191,7 @@ def join_command(first: Positional[Path], second: Positional[Path], out: Path) -
         second: Another one, with the same encoder and image size.
         out: A new directory.
     """
-    progress = join_states(first, second, out)
+    progress = join(first, second, out)
     images = sum(episode.train for episode in progress.episodes)
     say(f"{out}: {len(progress.episodes)} episodes, {images} images.")
 

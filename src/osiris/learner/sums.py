@@ -92,8 +92,12 @@ def _last_weights(directory: RunDirectory, progress: Progress) -> Path:
     return episode_folder(directory, progress, progress.finished - 1).weights
 
 
-def join_states(first: Path, second: Path, out: Path) -> Progress:
-    """Write a state that has learned what two states have: their sums are added. Neither of them changes."""
+def join(first: str | Path, second: str | Path, out: str | Path) -> Progress:
+    """Write a state that has learned what two states have: their sums are added. Neither of them changes.
+
+    For methods that learn by sums, the result is the state that has seen the images of both, up to rounding.
+    """
+    first, second, out = Path(first), Path(second), Path(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; choose a new directory for the joined state.")
     states = [_whole_state(RunDirectory(path)) for path in (first, second)]
