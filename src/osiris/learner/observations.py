@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,22 +50,23 @@ def measure(
     weights = {task: folder.weights for task, folder in enumerate(folders) if folder.weights.exists()}
     images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy() if len(memory) > 1 else None
     reference, place = labelled
+    memo: dict[int, Tensor] = {}
     by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
     if progress.start:
         embedder = Embedder(directory.start.weights, device)
-        begin = None if images is None else embedder.embed_batch(images)
+        begin = None if images is None else embedder.embed_batch(images, memo)
         if reference is not None and (start is None or start.digest != reference.digest):
-            start = score_reference(reference, embedder.embed_batch)
+            start = score_reference(reference, partial(embedder.embed_batch, memo=memo))
             write_record(directory.start.observation, start)
     missing = [task for task in weights if task not in by_task or _lacks(by_task[task], reference)]
     before: tuple[int, Tensor] | None = None
     for task in missing:
         embedder = Embedder(weights[task], device)
-        after = None if images is None else embedder.embed_batch(images)
+        after = None if images is None else embedder.embed_batch(images, memo)
         known = by_task.get(task)
         if known is None:
             if images is not None and task - 1 in weights and (before is None or before[0] != task - 1):
-                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images)
+                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images, memo)
             moved = None, None
             if after is not None and before is not None and before[0] == task - 1:
                 moved = movement(before[1], after)
@@ -73,7 +75,9 @@ def measure(
             known = Observation(task=task, drift=moved[0], same_neighbours=moved[1], from_start=away, kept=kept)
         if reference is not None and _lacks(known, reference):
             earlier = next((one.reference for one in by_task.values() if one.reference is not None), start)
-            known = replace(known, reference=score_reference(reference, embedder.embed_batch, earlier))
+            known = replace(
+                known, reference=score_reference(reference, partial(embedder.embed_batch, memo=memo), earlier)
+            )
         write_record(folders[task].observation, known)
         by_task[task], before = known, None if after is None else (task, after)
     if place != progress.reference:
