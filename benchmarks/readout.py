@@ -20,15 +20,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import torch
+from lite0 import ORDER, encoder, parts
 from PIL import Image
 from torch import Tensor
 
-from lite0 import ORDER, encoder, parts
 from osiris.evaluation.knn import Question, ask
 from osiris.evaluation.statistics import format_p, mcnemar
 from osiris.exact.moments import Moments
 from osiris.exact.readout import fit, layer_scales, own_share, with_drawings
 from osiris.framework.summed import SummedReadout
+from osiris.models.external import in_fast_format
 from osiris.models.joined import join
 
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
@@ -39,7 +40,7 @@ class Images:
     """Joined layers of images, in groups (domains)."""
 
     def __init__(self, decoded: Iterator[np.ndarray], side: int, group: Tensor, label: Tensor, test: Tensor) -> None:
-        network = join(encoder().eval().to(memory_format=torch.channels_last), None, (3, side, side))
+        network = join(in_fast_format(encoder().eval()), None, (3, side, side))
         self.summed = SummedReadout(network, "own:lite0", None, MEAN, STD, side)
         self.sizes = network.layers.sizes
         self.summed.begin(torch.empty(0))
