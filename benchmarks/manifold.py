@@ -108,7 +108,7 @@ def measure(configs: list[ManifoldConfig], options: argparse.Namespace) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
-    parser.add_argument("--layers", nargs="+", default=["6"])
+    parser.add_argument("--layers", nargs="+", default=["4", "8", "4g", "10g"])
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--images", type=int)
     parser.add_argument("--full-bank", action="store_true")

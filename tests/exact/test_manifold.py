@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from osiris.errors import UserError
 from osiris.exact import manifold, spectrum
-from osiris.exact.manifold import Active, ManifoldConfig, PatchCodes, averaging, cut
+from osiris.exact.manifold import LAYERS, Active, ManifoldConfig, PatchCodes, averaging, cut, layers
 from osiris.exact.spectrum import CodeSums, _ImageSums, episode_sums, solve
 from osiris.models.encoder import feature_count
 from osiris.models.manifold import JoinedManifold, Manifold
@@ -311,6 +311,12 @@ def test_fewer_images_than_dimensions_give_finite_features(codes: PatchCodes) ->
     encoder = Manifold.of(codes, solve(episode_sums(codes, pictures(3)), CONFIG), STD)
     assert encoder(pictures(4) / 255).isfinite().all()
     assert int(encoder.projection.any(0).sum()) < CONFIG.dimensions
+
+
+def test_layers_share_their_settings() -> None:
+    config = ManifoldConfig(codes=256, dimensions=16)
+    assert [(one.patch, one.grey) for one in layers(config)] == list(LAYERS)
+    assert {replace(one, patch=6, grey=False) for one in layers(config)} == {config}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ GREY = 0.299, 0.587, 0.114
 class ManifoldConfig:
     """Patches, codes and features."""
 
-    codes: int = 2048
+    codes: int = 1024
     """K: patches in the dictionary, half of them mirrored."""
     side: int = 32
     """Images are scaled to this side."""
@@ -54,11 +54,11 @@ class ManifoldConfig:
     """Share of ones in a code, on average; it decides the threshold of the cosines."""
     whitening: float = 0.1
     """Added to the variances of patches, in units of their mean."""
-    sampled: int = 4
+    sampled: int = 16
     """One patch in so many counts for the sums over patches (all of them count for the sums over images)."""
     ridge: float = 1e-3
     """Added to the diagonal of the sums over patches, in units of its mean."""
-    dimensions: int = 384
+    dimensions: int = 128
     """Numbers per place."""
     grid: int = 4
     """Patches are averaged over grid x grid places."""
@@ -104,6 +104,15 @@ class ManifoldConfig:
     def bytes_needed(self) -> int:
         """Memory for the sums, those of an episode beside them, and the equations."""
         return 3 * 4 * self.half**2 * 8 + 4 * CHUNK
+
+
+LAYERS = (4, False), (8, False), (4, True), (10, True)
+"""(patch, grey) of layers whose features are better side by side than those of one layer with as many codes."""
+
+
+def layers(config: ManifoldConfig) -> tuple[ManifoldConfig, ...]:
+    """The same settings for each of `LAYERS`."""
+    return tuple(replace(config, patch=patch, grey=grey) for patch, grey in LAYERS)
 
 
 def averaging(size: int, parts: int) -> Tensor:
