@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from msgspec import Meta
 
-BY_SUMS = ("readout",)
+BY_SUMS = ("readout", "smt")
 """Methods that learn by sums in one pass, without gradients."""
 
 

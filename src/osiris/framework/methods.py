@@ -71,7 +71,7 @@ class Method:
     stream: Stream = "continual"
     """`joint`: all tasks shuffled together; `first-task`: the first task alone. Both have as many steps as a continual
     run."""
-    sums: Literal["readout"] | None = None
+    sums: Literal["readout", "manifold"] | None = None
     """What is learned by sums over images (`summed.py`), in place of terms and gradients; one pass."""
     length: float = 1.0
     """Steps in each later task, as a multiple of the steps that its epochs have."""
@@ -171,6 +171,7 @@ ZOO: dict[str, Method] = {
     "cla-r": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored()),
     "cla-b": FT | past(AlignAverage("X")),
     "readout": Method(current=(), sums="readout"),
+    "smt": Method(current=(), sums="manifold"),
     "offline": replace(FT, stream="joint"),
     "d1-only": replace(FT, stream="first-task"),
 }

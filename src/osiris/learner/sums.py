@@ -16,8 +16,9 @@ from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.files import load_tensors, save_tensors
 from osiris.framework.composition import resolve
-from osiris.framework.summed import Summed, SummedReadout, image_digests
+from osiris.framework.summed import Summed, SummedManifold, SummedReadout, image_digests
 from osiris.models.joined import JoinedEncoder
+from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory, differences, folder_name, read_config, settings
 from osiris.runs.progress import KnownEpisode, Position, Progress, episode_folder
 from osiris.runs.state import State, load_state, rewrite_states, save_state
@@ -36,7 +37,10 @@ def summed_of(directory: RunDirectory, weights: Path, constants: Mapping[str, Te
     """What a state learns with, from its weights."""
     config, loaded = read_config(directory.path), load_checkpoint(weights)
     module, mean, std, size = loaded.module, loaded.mean, loaded.std, loaded.image_size
-    assert isinstance(module, JoinedEncoder) and mean is not None and std is not None and size is not None
+    assert mean is not None and std is not None and size is not None
+    if isinstance(module, JoinedManifold):
+        return SummedManifold(module.eval(), std)
+    assert isinstance(module, JoinedEncoder)
     share = 0.0 if config.encoder.readout == "whitened" else None
     summed = SummedReadout(module.eval(), config.encoder.encoder, share, mean, std, size)
     summed.restore(constants)

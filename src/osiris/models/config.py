@@ -40,6 +40,9 @@ class EncoderConfig:
     readout_size: Annotated[int, Meta(ge=2, le=8192)] | None = None
     """Numbers that a readout gives, at most; None means as many as the joined layers have. Fewer make smaller files and
     are a little worse (docs/results/readout.md)."""
+    codes: Annotated[int, Meta(ge=128, le=65_536, multiple_of=2)] = 1024
+    """Of the method `smt`: patches in the dictionary of each of its four layers. Twice as many take up to three times
+    as long and are better (docs/results/closed-form.md)."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: Annotated[int, Meta(ge=4, le=1024)] = 64
@@ -79,7 +82,14 @@ class EncoderConfig:
         if self.encoder is not None:
             return {"encoder": self.encoder}
         record = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        other = ("encoder", "pretrained", "normalise", "readout", "readout_size")  # what is made of its features
+        other = (
+            "encoder",
+            "pretrained",
+            "normalise",
+            "readout",
+            "readout_size",
+            "codes",
+        )  # what is made of its features
         return {name: value for name, value in record.items() if name not in other}
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Images that are embedded at a time."""
+MOST_LAYERS, MOST_CODES = 16, 65_536
+MANIFOLD = "manifold"
+"""The entry of an architecture with the settings of the layers."""
 
 
 class Manifold(nn.Module):
@@ -52,6 +56,10 @@ class Manifold(nn.Module):
         return encoder.eval()
 
     @property
+    def codes(self) -> PatchCodes:
+        return PatchCodes(self.config, self.whitening, self.dictionary, float(self.threshold))
+
+    @property
     def features(self) -> int:
         return self.config.features
 
@@ -71,8 +79,7 @@ class Manifold(nn.Module):
     def _sparse(self, pixels: Tensor) -> Tensor:
         """The same from the ones alone."""
         parts = []
-        codes = PatchCodes(self.config, self.whitening, self.dictionary, float(self.threshold))
-        for active in codes.active(pixels):
+        for active in self.codes.active(pixels):
             starts = torch.from_numpy(active.counts.cumsum() - active.counts)
             parts.append(
                 functional.embedding_bag(torch.from_numpy(active.columns), self.projection, starts, mode="sum")
@@ -99,3 +106,11 @@ class JoinedManifold(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.cat([part(images) for part in self.parts], dim=1) / len(self.parts) ** 0.5
+
+
+def manifold(record: Any) -> JoinedManifold:
+    """From what a checkpoint records. Raises a `UserError` or ValueError for settings that cannot be."""
+    configs = msgspec.convert(record, list[ManifoldConfig])
+    if not 1 <= len(configs) <= MOST_LAYERS or max(config.codes for config in configs) > MOST_CODES:
+        raise ValueError("it claims to have too many layers or codes")
+    return JoinedManifold([Manifold(config) for config in configs])

@@ -27,7 +27,7 @@ from osiris.training.build import build_summed
 from osiris.training.engine import Accept, Ended, Event, Stepped, StepResult, Trained
 from osiris.training.schedule import Episode
 
-FIRST = 1000
+FIRST = 2500
 """Images of the first episode that a method may look at before it begins."""
 
 
