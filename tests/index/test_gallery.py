@@ -13,6 +13,7 @@ from osiris.index import gallery as gallery_module
 from osiris.index import maps
 from osiris.index.gallery import Gallery
 from osiris.index.maps import add_map, expected_recall, fit_and_hold_out, keep_needed_maps, recall_of_sample
+from osiris.index.newest import View
 from osiris.index.records import Version
 from osiris.index.store import Index
 
@@ -91,13 +92,54 @@ def test_equal_cosines_come_in_the_order_of_the_rows(tmp_path: Path) -> None:
     assert Gallery(index, NEW).search(row, 5)[1].tolist() == [[0, 1, 2, 3, 4]]
 
 
-def test_a_vector_that_is_no_number_is_never_found(tmp_path: Path, random: np.random.Generator) -> None:
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_vector_that_is_no_number_is_refused(number: float, tmp_path: Path, random: np.random.Generator) -> None:
     index, rows = Index(tmp_path / "index"), unit(random.normal(size=(5, SIZE)))
-    rows[2] = np.nan
+    rows[2, 3] = number
     with index:
         index.append(NEW, [f"/{n}" for n in range(5)], np.zeros((5, 2), np.int64), rows)
-    values, found = Gallery(index, NEW).search(rows[:1], 4)
-    assert 2 not in found and np.isfinite(values).all()
+    with pytest.raises(UserError, match=r"part-000001.arrow is damaged .*not finite.* Remove the folder"):
+        Gallery(index, NEW).search(rows[:1], 4)
+
+
+def test_a_flipped_bit_is_refused(tmp_path: Path, random: np.random.Generator) -> None:
+    """Also when the rows would be written again, with a digest of their own."""
+    made(tmp_path / "index", {NEW: 5}, random)
+    path = tmp_path / "index" / "part-000001.arrow"
+    content, row = bytearray(path.read_bytes()), Index(tmp_path / "index").parts[0].rows.vectors[3].tobytes()
+    content[content.index(row) + 1] ^= 4
+    path.write_bytes(content)
+    index = Index(tmp_path / "index")
+    with pytest.raises(UserError, match="its content has changed"):
+        Gallery(index, NEW).search(unit(random.normal(size=(1, SIZE))), 4)
+    more = np.eye(9, SIZE, dtype=np.float32)
+    with index, pytest.raises(UserError, match="its content has changed"):
+        index.append(NEW, [f"/more/{n}" for n in range(9)], np.zeros((9, 2), np.int64), more)
+
+
+def test_search_through_a_readout_is_that_of_a_loop(
+    tmp_path: Path, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cosine is taken after the map, of vectors that are not normalised before it."""
+    monkeypatch.setattr(gallery_module, "BLOCK", 7)
+    kept = (5 + random.normal(size=(30, SIZE))).astype(np.float16)
+    centre, projection = 5 + random.normal(size=SIZE), random.normal(size=(SIZE, 3))
+    view = View(centre.astype(np.float32), projection.astype(np.float32), "a")
+    index, names = Index(tmp_path / "index"), [f"/{n}" for n in range(30)]
+    with index:
+        for part in (slice(0, 11), slice(11, 13), slice(13, 30)):
+            index.append(NEW, names[part], np.zeros((len(names[part]), 2), np.int64), kept[part])
+    index = Index(index.folder)
+    assert {part.rows.vectors.dtype for part in index.parts} == {np.dtype(np.float16)}
+    mapped = ((kept.astype(np.float64) - view.centre) @ view.projection).astype(np.float32)
+    query = unit(random.normal(size=(1, 3)))
+    gallery = Gallery(index, NEW, view=view)
+    values, rows = gallery.search(query, 9)
+    expected = naive(query[0], {name: mapped[names.index(name)] for name in names}, 9)
+    assert [gallery.path(row) for row in rows[0].tolist()] == [path for path, _ in expected]
+    np.testing.assert_allclose(values[0], [cosine for _, cosine in expected], atol=1e-5)
+    order = [names.index(gallery.path(row)) for row in range(30)]
+    np.testing.assert_allclose(gallery.vectors(np.arange(30)), unit(mapped[order]), atol=1e-5)
 
 
 def test_versions_are_never_mixed(tmp_path: Path, random: np.random.Generator) -> None:

@@ -154,7 +154,7 @@ def with_offsets_out_of_bounds(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (manifest({"format": 2}), "another version of osiris"),
+        (manifest({"format": 1}), "another version of osiris"),
         (manifest({"dimension": 9}), "it has other columns"),
         (manifest({"counter": -1}), "does not hold Manifest"),
         (manifest({}, {"name": "../../secret.arrow"}), "does not hold Manifest"),

@@ -30,7 +30,11 @@ class UndecodableImage(Exception):
     """Not an image, truncated, or too large."""
 
 
-def decode(encoded: Encoded, size: int | None) -> np.ndarray:
+Seen = Callable[[Image.Image, tuple[int, int], Image.Exif], object]
+"""Takes the whole image, upright and perhaps at a fraction of its size; its size in the file; and its EXIF data."""
+
+
+def decode(encoded: Encoded, size: int | None, seen: Seen | None = None) -> np.ndarray:
     """uint8 [3, H, W] in RGB. With `size`, the short side is scaled to it and the centre square is kept."""
     if isinstance(encoded, np.ndarray) and encoded.shape == (size, size, 3) and encoded.dtype == np.uint8:
         return np.ascontiguousarray(encoded.transpose(2, 0, 1))
@@ -38,11 +42,14 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
         with _open(encoded) as image:
             if image.format in OTHER_PROGRAMS:
                 raise OSError(f"{image.format} is not read")
+            full = image.size
             if size is not None:
                 # JPEG can be decoded at a fraction of its size; twice the final size does not affect the quality.
                 image.draft("RGB", (2 * size, 2 * size))
             image.load()
             rgb = _to_rgb(ImageOps.exif_transpose(image))
+            if seen is not None:
+                seen(rgb, full, image.getexif())
     except MemoryError:
         raise
     except Exception as error:  # Pillow's plugins raise many types: OSError, SyntaxError, struct.error, zlib.error
@@ -85,7 +92,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def decode_all(
-    read: Callable[[Sequence[int]], list[Encoded]], count: int, size: int
+    read: Callable[[Sequence[int]], list[Encoded]],
+    count: int,
+    size: int,
+    decode: Callable[[Encoded, int], np.ndarray] = decode,
 ) -> Iterator[np.ndarray | UndecodableImage]:
     """Images 0 to count - 1 in order, decoded by threads; only a few batches are in memory at a time."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from osiris.data.images import ArrayImages, Encoded, UndecodableImage, decode_all
+from osiris.data.images import ArrayImages, Encoded, UndecodableImage, decode, decode_all
 from osiris.data.load import episode_source
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
@@ -56,6 +57,12 @@ class Embedder:
         self.encoder, self.device = loaded.module.eval().to(device), device
         self.mean, self.std, self.image_size = loaded.mean, loaded.std, loaded.image_size
 
+    def of(self, part: nn.Module) -> Embedder:
+        """The same for a part of the encoder that takes images."""
+        other = copy.copy(self)
+        other.encoder = part
+        return other
+
     def __call__(self, images: Any, strict: bool = True) -> Embedded:
         """Embed anything that `benchmark_from` takes, a folder with images at any depth, or one image file.
 
@@ -76,9 +83,14 @@ class Embedder:
             raise UserError(f"there are no images that can be decoded. {' '.join(notices[:3])}".rstrip())
         return Embedded(rows, torch.cat([part for part in features if len(part)]), notices)
 
-    def batches(self, read: Callable[[Sequence[int]], list[Encoded]], count: int) -> Iterator[EmbeddedBatch]:
+    def batches(
+        self,
+        read: Callable[[Sequence[int]], list[Encoded]],
+        count: int,
+        decode: Callable[[Encoded, int], np.ndarray] = decode,
+    ) -> Iterator[EmbeddedBatch]:
         """Embed images 0 to count - 1 in order."""
-        decoded = enumerate(decode_all(read, count, self.image_size))
+        decoded = enumerate(decode_all(read, count, self.image_size, decode))
         while batch := list(itertools.islice(decoded, BATCH)):
             bad = {row: image for row, image in batch if isinstance(image, UndecodableImage)}
             good = {row: image for row, image in batch if not isinstance(image, UndecodableImage)}

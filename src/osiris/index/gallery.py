@@ -1,13 +1,15 @@
 """The vectors of an index as one gallery of one version: exact search by matrix products, block by block.
 
-Vectors of an earlier version are not copied: the cosine of a query q and a mapped vector xW / |xW| is that of the
-mapped query, q W' . x / |xW|, and the lengths |xW| were computed with the map.
+Vectors that are mapped, because they are of an earlier version or are compared through a readout, are not copied: the
+cosine of a query q and a mapped vector (x - c)W / |(x - c)W| is q W' . (x - c) / |(x - c)W|. The lengths are computed
+with the map, or once for a readout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from osiris.console import Ticker
 from osiris.errors import UserError
 from osiris.evaluation.knn import nearest
 from osiris.index.maps import read_map
+from osiris.index.newest import View
 from osiris.index.parts import Part
 from osiris.index.records import Version
 from osiris.index.store import Index, below
@@ -38,28 +41,51 @@ class Segment:
     shown: np.ndarray
     """bool [n]: the rows that are searched."""
     weight: np.ndarray | None
-    """The map [d, d]; None: the part has the version of the gallery."""
+    """The map [d, p]; None: vectors are compared as they are."""
     length: np.ndarray | None
     """float32 [n]: the lengths of its mapped vectors."""
+    centre: np.ndarray | None = None
+    """float32 [d]: subtracted before the map."""
+
+    def rows(self, chosen: slice | np.ndarray) -> np.ndarray:
+        """float32 [n, d], before the map."""
+        vectors = self.part.vectors[chosen]
+        return vectors if self.centre is None else vectors.astype(np.float32, copy=False) - self.centre
 
 
 class Gallery:
     """All files of an index, or those below some folders, as vectors of one version."""
 
-    def __init__(self, index: Index, version: Version, folders: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        version: Version,
+        folders: Sequence[str] | None = None,
+        view: View | None = None,
+        partly: bool = False,
+    ) -> None:
+        """`view`: the readout through which vectors are compared. `partly`: leave out what cannot be compared, instead
+        of refusing it."""
         maps = {one.source: one for one in index.maps if one.target == version.digest}
-        _refuse_mixture(index, version, maps.keys() | {version.digest})
-        read = {part.version.digest: None for part in index.parts} | {
-            source: read_map(index, one) for source, one in maps.items()
-        }
+        if not partly:
+            _refuse_mixture(index, version)
+        read = {source: read_map(index, one) for source, one in maps.items()}
         self.segments, self.maps, start = list[Segment](), [*maps.values()], 0
         for part in index.parts:
             shown = part.live
             if folders is not None:
                 shown &= np.any([np.zeros_like(shown), *(below(part.rows.paths, one) for one in folders)], axis=0)
-            known = read[part.version.digest] if part.version.digest != version.digest else None
-            weight, length = (None, None) if known is None else (known.weight, known.lengths[part.name])
-            self.segments.append(Segment(part, start, shown, weight, length))
+            known = read.get(part.version.digest) if part.version.digest != version.digest else None
+            if known is not None:
+                one = Segment(part, start, shown, known.weight, known.lengths[part.name])
+            elif part.version.digest != version.digest:
+                one = Segment(part, start, np.zeros_like(shown), None, None)
+            elif view is None:
+                one = Segment(part, start, shown, None, None)
+            else:
+                lengths = _lengths_through(part, view) if shown.any() else None
+                one = Segment(part, start, shown, view.projection, lengths, view.centre)
+            self.segments.append(one)
             start += len(part.rows)
         self.rows = start
 
@@ -75,7 +101,7 @@ class Gallery:
         parts = []
         for one in self.segments:
             inside = rows[(rows >= one.start) & (rows < one.start + len(one.part.rows))] - one.start
-            chosen = one.part.rows.vectors[inside]
+            chosen = one.rows(inside)
             parts.append(chosen if one.weight is None else chosen @ one.weight / one.length[inside, None])  # pyright: ignore
         return np.concatenate(parts)
 
@@ -90,11 +116,10 @@ class Gallery:
                 rows = slice(start, start + BLOCK)
                 if first >= one.start + min(start + BLOCK, len(one.part.rows)):
                     continue
-                block = mapped @ one.part.rows.vectors[rows].T
+                block = mapped @ one.rows(rows).T
                 if one.length is not None:
                     block /= one.length[rows]
                 block[:, ~one.shown[rows]] = -np.inf
-                np.copyto(block, -np.inf, where=np.isnan(block))
                 yield one.start + start, block
 
     def search(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -134,14 +159,37 @@ class Gallery:
         return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
 
 
-def _refuse_mixture(index: Index, version: Version, comparable: set[str]) -> None:
-    strange = [part for part in index.parts if part.version.digest not in comparable and part.live.any()]
-    if strange:
-        count = sum(int(part.live.sum()) for part in strange)
-        episodes = sorted({part.version.episode for part in strange})
+_known_lengths: WeakKeyDictionary[View, dict[tuple[str, str], np.ndarray]] = WeakKeyDictionary()
+
+
+def _lengths_through(part: Part, view: View) -> np.ndarray:
+    """float32 [n]; kept as long as the view is."""
+    known = _known_lengths.setdefault(view, {})
+    key = part.name, part.digest
+    if key not in known:
+        starts = range(0, len(part.rows), BLOCK)
+        rows = (part.vectors[start : start + BLOCK].astype(np.float32) - view.centre for start in starts)
+        lengths = [np.linalg.norm(block @ view.projection, axis=1) for block in rows]
+        known[key] = np.concatenate(lengths).astype(np.float32).clip(min=1e-12)
+    return known[key]
+
+
+def incomparable(index: Index, version: Version) -> dict[int, int]:
+    """Episode -> rows of the encoder after it that count, and that cannot be compared with this version."""
+    known = {one.source for one in index.maps if one.target == version.digest} | {version.digest}
+    found: dict[int, int] = {}
+    for part in index.parts:
+        rows = int(part.live.sum())
+        if rows and part.version.digest not in known:
+            found[part.version.episode] = found.get(part.version.episode, 0) + rows
+    return found
+
+
+def _refuse_mixture(index: Index, version: Version) -> None:
+    if found := incomparable(index, version):
         raise UserError(
-            f"{count:,} vectors of the index are of the encoder after episode {', '.join(map(str, episodes))}, which "
-            f"cannot be compared with those after episode {version.episode}. `osiris index STATE FOLDER...` embeds a "
-            "sample of their files again and maps the others; if their folder is gone, `osiris observe STATE --forget "
-            "FOLDER` removes them."
+            f"{sum(found.values()):,} vectors of the index are of the encoder after episode "
+            f"{', '.join(map(str, sorted(found)))}, which cannot be compared with those after episode "
+            f"{version.episode}. `osiris index STATE FOLDER...` embeds a sample of their files again and maps the "
+            "others; if their folder is gone, `osiris observe STATE --forget FOLDER` removes them."
         )

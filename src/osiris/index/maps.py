@@ -120,7 +120,7 @@ def _lengths(index: Index, source: str, weight: np.ndarray) -> dict[str, np.ndar
     lengths = {}
     for part in index.parts:
         if part.version.digest == source:
-            vectors = part.rows.vectors
+            vectors = part.vectors
             blocks = [vectors[start : start + BLOCK] @ weight for start in range(0, len(vectors), BLOCK)]
             lengths[part.name] = np.concatenate([np.linalg.norm(block, axis=1) for block in blocks]).astype(np.float32)
             lengths[part.name] = lengths[part.name].clip(min=1e-12)
@@ -133,7 +133,7 @@ def _mapped_rows(index: Index, lengths: dict[str, np.ndarray]) -> Iterator[tuple
         kept = np.flatnonzero(part.live) if part.name in lengths else np.empty(0, int)
         for start in range(0, len(kept), BLOCK):
             rows = kept[start : start + BLOCK]
-            yield part.rows.vectors[rows], lengths[part.name][rows]
+            yield part.vectors[rows], lengths[part.name][rows]
 
 
 def _write(index: Index, record: MapRecord, weight: np.ndarray, lengths: dict[str, np.ndarray]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from osiris.files import write_atomically
 from osiris.index.records import PartRecord, Version, to_mask, to_ranges
 
 METADATA = b"osiris"
+BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Rows:
     mtime: np.ndarray
     """int64 [n]: nanoseconds since 1970."""
     vectors: np.ndarray
-    """float32 [n, d], L2-normalised."""
+    """float32 [n, d], L2-normalised; before a readout float16 or float32, as the network gives them."""
 
     def __len__(self) -> int:
         return len(self.size)
@@ -51,6 +54,10 @@ class Part:
     name: str
     version: Version
     rows: Rows
+    content: pyarrow.Buffer
+    """Of the file."""
+    digest: str
+    """As the manifest says."""
     superseded: np.ndarray
     """bool [n]: of files that have a newer row, or cannot be embedded any more."""
     gone: np.ndarray
@@ -62,28 +69,49 @@ class Part:
     def live(self) -> np.ndarray:
         return ~(self.superseded | self.gone)
 
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Those of the rows, after all numbers were looked at once."""
+        if hashlib.blake2b(self.content, digest_size=16).hexdigest() != self.digest:
+            raise _damaged(self.name, "its content has changed")
+        for start in range(0, len(self.rows), BLOCK):
+            if not np.isfinite(self.rows.vectors[start : start + BLOCK]).all():
+                raise _damaged(self.name, "it has numbers that are not finite")
+        return self.rows.vectors
+
+    def take(self, rows: np.ndarray) -> Rows:
+        assert len(self.vectors) == len(self.rows)  # they are sound: damage must not get a digest of its own
+        return self.rows.take(rows)
+
     def record(self) -> PartRecord:
         return PartRecord(
             name=self.name,
             rows=len(self.rows),
             version=self.version,
+            digest=self.digest,
             superseded=to_ranges(self.superseded),
             gone=to_ranges(self.gone),
         )
 
 
-def write_part(path: Path, version: Version, rows: Rows) -> None:
-    """Plain writes: a full disk would kill a process that writes to a memory map."""
+def write_part(path: Path, version: Version, rows: Rows) -> str:
+    """Returns the digest of the file. Plain writes: a full disk would kill a process that writes to a memory map."""
     vector = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.vectors.ravel()), rows.vectors.shape[1])
-    schema = _schema(rows.vectors.shape[1]).with_metadata({METADATA: json.dumps(version.plain())})
+    schema = _schema(rows.vectors.shape[1], vector.type.value_type)
+    schema = schema.with_metadata({METADATA: json.dumps(version.plain())})
     mtime = pyarrow.array(rows.mtime).cast(schema.field("mtime").type)
     batch = pyarrow.record_batch([rows.paths, pyarrow.array(rows.size), mtime, vector], schema=schema)
+
+    digest = hashlib.blake2b(digest_size=16)
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file, pyarrow.ipc.new_file(file, schema) as writer:
             writer.write_batch(batch)
+        with temporary.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
 
     write_atomically(path, write)
+    return digest.hexdigest()
 
 
 def open_part(folder: Path, record: PartRecord, dimension: int) -> Part:
@@ -93,13 +121,14 @@ def open_part(folder: Path, record: PartRecord, dimension: int) -> Part:
         if path.is_symlink():
             raise ValueError("it is a link")
         with pyarrow.memory_map(str(path)) as file:
-            reader = pyarrow.ipc.open_file(file)
-            schema = _schema(dimension)
-            if not reader.schema.equals(schema) or reader.num_record_batches != 1:
-                raise ValueError("it has other columns")
-            if json.loads((reader.schema.metadata or {}).get(METADATA, b"null")) != record.version.plain():
-                raise ValueError("it is of another version of the encoder")
-            batch = reader.get_batch(0)
+            content = file.read_buffer()
+        reader = pyarrow.ipc.open_file(content)
+        schemas = [_schema(dimension, kind) for kind in (pyarrow.float32(), pyarrow.float16())]
+        if not any(reader.schema.equals(schema) for schema in schemas) or reader.num_record_batches != 1:
+            raise ValueError("it has other columns")
+        if json.loads((reader.schema.metadata or {}).get(METADATA, b"null")) != record.version.plain():
+            raise ValueError("it is of another version of the encoder")
+        batch = reader.get_batch(0)
         batch.validate(full=True)
         if batch.num_rows != record.rows or any(column.null_count for column in batch.columns):
             raise ValueError(f"it has {batch.num_rows} rows, not {record.rows}, or some are empty")
@@ -107,23 +136,27 @@ def open_part(folder: Path, record: PartRecord, dimension: int) -> Part:
         vectors = vector.flatten().to_numpy().reshape(-1, dimension)
         rows = Rows(paths, size.to_numpy(), mtime.cast(pyarrow.int64()).to_numpy(), vectors)
         superseded, gone = (to_mask(ranges, record.rows) for ranges in (record.superseded, record.gone))
-        return Part(record.name, record.version, rows, superseded, gone)
+        return Part(record.name, record.version, rows, content, record.digest, superseded, gone)
     except FileNotFoundError:
         raise
     except (ValueError, OSError, pyarrow.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(
-            f"{path} is damaged or not a part of this index ({reason}). Remove the folder {folder} and make the index "
-            "again with osiris index."
-        ) from None
+        raise _damaged(str(path), reason) from None
 
 
-def _schema(dimension: int) -> pyarrow.Schema:
+def _damaged(path: str, reason: str) -> UserError:
+    return UserError(
+        f"{path} is damaged or not a part of this index ({reason}). Remove the folder `index` of the state and make "
+        "it again with osiris index."
+    )
+
+
+def _schema(dimension: int, kind: pyarrow.DataType) -> pyarrow.Schema:
     return pyarrow.schema(
         {
             "path": pyarrow.string(),
             "size": pyarrow.int64(),
             "mtime": pyarrow.timestamp("ns", "UTC"),
-            "vector": pyarrow.list_(pyarrow.float32(), dimension),
+            "vector": pyarrow.list_(kind, dimension),
         }
     )

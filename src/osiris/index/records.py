@@ -10,10 +10,8 @@ from msgspec import Meta, field
 
 from osiris.errors import UserError
 from osiris.evaluation.scores import Record, read_record
-from osiris.files import load_tensors
-from osiris.runs.state import digest
 
-FORMAT = 1
+FORMAT = 2
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Ranges = list[tuple[Count, Count]]
 """Rows of a part: from (included) to (excluded), in order."""
@@ -25,7 +23,8 @@ class Version(Record, frozen=True, kw_only=True):
     episode: Count
     """After which it stood so, counted from 1."""
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    """Of the encoder's tensors and of how it prepares images."""
+    """Of the encoder's tensors, or those of its network alone if vectors are kept before its readout, and of how it
+    prepares images."""
 
 
 class PartRecord(Record, frozen=True, kw_only=True):
@@ -34,6 +33,8 @@ class PartRecord(Record, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^part-\d{1,12}\.arrow$")]
     rows: Count
     version: Version
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    """Of the file."""
     superseded: Ranges = field(default_factory=list)
     """Rows of files that have a newer row, or cannot be embedded any more."""
     gone: Ranges = field(default_factory=list)
@@ -64,6 +65,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Files are numbered; a number is never used again."""
     parts: list[PartRecord]
     maps: list[MapRecord] = field(default_factory=list)
+    seconds_per_image: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    """That embedding took when it was last done."""
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -74,14 +77,6 @@ def read_manifest(path: Path) -> Manifest:
             f"folder {path.parent} and make the index again with osiris index."
         )
     return manifest
-
-
-def version_of(checkpoint: Path, episode: int) -> Version:
-    """Of the encoder in `episodes/NN-NAME/weights.safetensors`."""
-    tensors, metadata = load_tensors(checkpoint)
-    encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("encoder.")}
-    prepared = {name: metadata.get(name) for name in ("mean", "std", "image_size")}
-    return Version(episode=episode, digest=digest({"encoder": encoder, "prepared": prepared}))
 
 
 def to_ranges(mask: np.ndarray) -> Ranges:

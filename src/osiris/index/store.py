@@ -16,7 +16,7 @@ import pyarrow.compute as compute
 from osiris.errors import UserError
 from osiris.files import write_json
 from osiris.index.parts import Part, Rows, joined, open_part, write_part
-from osiris.index.records import FORMAT, Manifest, MapRecord, Version, read_manifest
+from osiris.index.records import FORMAT, Manifest, MapRecord, PartRecord, Version, read_manifest, to_ranges
 from osiris.runs.lock import lock_directory, unlock
 
 MANIFEST = "manifest.json"
@@ -40,6 +40,7 @@ class Index:
 
     def _load(self) -> None:
         self.parts, self.maps, self.counter, self.dimension = list[Part](), list[MapRecord](), 0, 0
+        self.seconds_per_image: float | None = None
         if self.folder.is_symlink():
             raise UserError(f"{self.folder} is a link; an index is a folder in its state. Remove the link.")
         for attempt in range(ATTEMPTS):
@@ -56,6 +57,7 @@ class Index:
                     "and make the index again with osiris index."
                 ) from None
             self.maps, self.counter, self.dimension = [*manifest.maps], manifest.counter, manifest.dimension
+            self.seconds_per_image = manifest.seconds_per_image
             return
 
     def __enter__(self) -> Index:
@@ -93,7 +95,12 @@ class Index:
         self.parts = [part for part in self.parts if not part.superseded.all()]
         parts = [part.record() for part in self.parts]
         manifest = Manifest(
-            format=FORMAT, dimension=max(1, self.dimension), counter=self.counter, parts=parts, maps=self.maps
+            format=FORMAT,
+            dimension=max(1, self.dimension),
+            counter=self.counter,
+            parts=parts,
+            maps=self.maps,
+            seconds_per_image=self.seconds_per_image,
         )
         write_json(self.folder / MANIFEST, manifest.plain())
         self._remove_what_the_manifest_does_not_name()
@@ -113,7 +120,7 @@ class Index:
         while self.parts and self._worth_merging(self.parts[-1], version, len(rows)):
             last = self.parts.pop()
             kept = np.flatnonzero(~last.superseded)
-            rows, gone = joined([last.rows.take(kept), rows]), np.concatenate([last.gone[kept], gone])
+            rows, gone = joined([last.take(kept), rows]), np.concatenate([last.gone[kept], gone])
         self.parts.append(self._write(version, rows, gone))
         self.commit()
 
@@ -129,9 +136,14 @@ class Index:
 
     def _write(self, version: Version, rows: Rows, gone: np.ndarray) -> Part:
         name = self.new_name("part")
-        write_part(self.folder / name, version, rows)
-        part = Part(name, version, rows, np.zeros(len(rows), dtype=bool), gone)
-        part = open_part(self.folder, part.record(), self.dimension)
+        record = PartRecord(
+            name=name,
+            rows=len(rows),
+            version=version,
+            digest=write_part(self.folder / name, version, rows),
+            gone=to_ranges(gone),
+        )
+        part = open_part(self.folder, record, self.dimension)
         self.where.update((path, (part, row)) for row, path in enumerate(part.rows.paths.to_pylist()))
         return part
 
@@ -152,7 +164,7 @@ class Index:
         for at, part in enumerate(self.parts):
             if (part.doomed or part.superseded.mean() > 0.5) and not part.superseded.all():
                 kept = np.flatnonzero(~part.superseded)
-                self.parts[at] = self._write(part.version, part.rows.take(kept), part.gone[kept])
+                self.parts[at] = self._write(part.version, part.take(kept), part.gone[kept])
 
 
 def absolute(place: Path) -> str:

@@ -6,18 +6,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
+from torch import Tensor
 
 from osiris.console import progress
 from osiris.data.folder import Listing
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.embedder import Embedder
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
+from osiris.index.newest import as_compared
 from osiris.index.parts import Part
 from osiris.index.records import MapRecord, Version
 from osiris.index.store import Index, absolute, below, is_text
@@ -25,6 +27,8 @@ from osiris.randomness import generator
 
 COMMIT_ROWS, COMMIT_SECONDS = 4096, 30.0
 """Vectors are written after so many, or after so much time: a kill loses no more than that."""
+FEW, PATIENCE = 2000, 60.0
+"""Files, and seconds: a search embeds as many again by itself."""
 MOST_NAMED = 5
 """Files that were left out and are named one by one."""
 
@@ -59,13 +63,17 @@ def update(
     refresh: bool = False,
     minutes: float | None = None,
     memory_pairs: Callable[[Version], Pairs | None] = lambda version: None,
+    as_kept: Callable[[Tensor], np.ndarray] = as_compared,
+    mapped: bool = True,
 ) -> Updated:
     """Bring the rows of all files below `folders` up to date. No other file is opened, whatever the index names.
 
     `refresh`: embed the files of earlier versions again, the oldest versions first. `minutes`: the time for all of it.
-    `memory_pairs`: pairs of the images in the memory, for versions whose files are gone.
+    `memory_pairs`: pairs of the images in the memory, for versions whose files are gone. `as_kept`: what the index
+    keeps of features. `mapped`: vectors of earlier versions are mapped; otherwise their files are embedded again.
     """
-    job = _Update(index, embedder, version, None if minutes is None else time.monotonic() + 60 * minutes)
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    job = _Update(index, embedder, version, deadline, as_kept)
     with index:
         listed = job.list(folders)
         if not listed and not index.exists:
@@ -74,15 +82,26 @@ def update(
             )
         todo = job.compare(listed, [absolute(folder) for folder in folders])
         job.report.waiting = len(todo) - job.embed(todo, listed, "embedding")
-        pairs = {old.digest: job.sample(old, listed) for old in job.earlier() if not job.map_of(old)}
-        for old in job.earlier() if refresh else ():
-            job.report.again += job.embed(job.reachable(old, listed), listed, "embedding again")
-        for old in job.earlier():
-            if job.map_of(old) is None:
-                job.fit(old, pairs[old.digest], memory_pairs)
-        index.compact()
-        keep_needed_maps(index, version)
-        index.commit()
+        job.renew(listed, refresh or not mapped, memory_pairs if mapped else None)
+    return job.finished()
+
+
+def follow(
+    index: Index,
+    folders: Sequence[Path],
+    embedder: Embedder,
+    version: Version,
+    memory_pairs: Callable[[Version], Pairs | None],
+    as_kept: Callable[[Tensor], np.ndarray] = as_compared,
+    mapped: bool = True,
+) -> Updated:
+    """Make vectors of earlier versions comparable within `PATIENCE`: few of them are embedded again, more are mapped.
+    Only known files below `folders` are opened."""
+    job = _Update(index, embedder, version, time.monotonic() + PATIENCE, as_kept)
+    with index:
+        listed = job.known([absolute(folder) for folder in folders])
+        few = len(listed) <= FEW and len(listed) * (index.seconds_per_image or 0.0) <= PATIENCE
+        job.renew(listed, few or not mapped, memory_pairs if mapped else None)
     return job.finished()
 
 
@@ -92,6 +111,7 @@ class _Update:
     embedder: Embedder
     version: Version
     deadline: float | None
+    as_kept: Callable[[Tensor], np.ndarray]
     report: Updated = field(default_factory=Updated)
     left_out: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -109,11 +129,41 @@ class _Update:
                     self.leave_out(path, "its name is not UTF-8. Rename it", "not UTF-8")
                     continue
                 try:
-                    status = os.stat(path)  # noqa: PTH116
-                    listed[path] = status.st_size, status.st_mtime_ns
+                    listed[path] = file_status(path)
                 except OSError as error:
                     self.leave_out(path, error.strerror or str(error), "cannot be read")
         return listed
+
+    def known(self, folders: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """File -> size and time, of the files of earlier versions below the folders that are there."""
+        listed = dict[str, tuple[int, int]]()
+        for part in self.index.parts:
+            if part.version.digest != self.version.digest and folders:
+                inside = np.any([below(part.rows.paths, folder) for folder in folders], axis=0) & part.live
+                for path in part.rows.paths.take(np.flatnonzero(inside)).to_pylist():
+                    with suppress(OSError):
+                        listed[path] = file_status(path)
+        return listed
+
+    def renew(
+        self,
+        listed: dict[str, tuple[int, int]],
+        refresh: bool,
+        memory_pairs: Callable[[Version], Pairs | None] | None,
+    ) -> None:
+        """Embed files of earlier versions again, a sample or all of them, and map what is left."""
+        unmapped = [old for old in self.earlier() if memory_pairs and not self.map_of(old)]
+        pairs = {old.digest: self.sample(old, listed) for old in unmapped}
+        for old in self.earlier() if refresh else ():
+            self.report.again += self.embed(self.reachable(old, listed), listed, "embedding again")
+        for old in self.earlier():
+            if memory_pairs and self.map_of(old) is None:
+                self.fit(old, pairs[old.digest], memory_pairs)
+        if self.embedded:
+            self.index.seconds_per_image = self.seconds / self.embedded
+        self.index.compact()
+        keep_needed_maps(self.index, self.version)
+        self.index.commit()
 
     def leave_out(self, path: str, reason: str, kind: str) -> None:
         self.left_out[kind] += 1
@@ -145,13 +195,13 @@ class _Update:
     def embed(self, paths: Sequence[str], listed: dict[str, tuple[int, int]], what: str) -> int:
         """Add the vectors of these files; returns how many files were tried before the time was over. What was embedded
         before an interruption is kept."""
-        pending, tried, written = list[tuple[str, torch.Tensor]](), 0, time.monotonic()
+        pending, tried, written = list[tuple[str, np.ndarray]](), 0, time.monotonic()
 
         def write() -> None:
             if pending:
                 names, vectors = zip(*pending)
                 stats = np.array([listed[name] for name in names], dtype=np.int64)
-                self.index.append(self.version, names, stats, torch.stack(vectors).numpy())
+                self.index.append(self.version, names, stats, np.stack(vectors))
                 pending.clear()
 
         try:
@@ -171,8 +221,8 @@ class _Update:
 
     def _vectors(
         self, paths: Sequence[str], listed: dict[str, tuple[int, int]]
-    ) -> Iterator[tuple[list[str], torch.Tensor, int]]:
-        """(files, their L2-normalised vectors, how many were tried), batch by batch until the time is over. A changed
+    ) -> Iterator[tuple[list[str], np.ndarray, int]]:
+        """(files, their vectors, how many were tried), batch by batch until the time is over. A changed
         file that has no vector loses its old one, which is that of another image."""
         started = time.monotonic()
         if not paths or self._late():
@@ -192,7 +242,7 @@ class _Update:
             tries = len(batch.rows) + len(batch.undecodable)
             now = time.monotonic()
             self.seconds, self.embedded, started = self.seconds + now - started, self.embedded + tries, now
-            yield names, normalize(batch.features[finite], dim=1), tries
+            yield names, self.as_kept(batch.features[finite]), tries
             if self._late():
                 return
 
@@ -231,7 +281,7 @@ class _Update:
 
     def _vector(self, path: str) -> np.ndarray:
         part, row = self.index.where[path]
-        return part.rows.vectors[row].copy()
+        return part.vectors[row].copy()
 
     def fit(self, old: Version, pairs: Pairs, memory_pairs: Callable[[Version], Pairs | None]) -> None:
         remembered = memory_pairs(old) if len(pairs[0]) < SAMPLE else None
@@ -249,6 +299,11 @@ class _Update:
         if self.embedded:
             self.report.seconds_per_image = self.seconds / self.embedded
         return self.report
+
+
+def file_status(path: str) -> tuple[int, int]:
+    status = os.stat(path)  # noqa: PTH116
+    return status.st_size, status.st_mtime_ns
 
 
 def _status(part: Part, row: int) -> tuple[int, int]:

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from osiris.console import progress
 from osiris.data.folder import Listing
-from osiris.devices import open_device
 from osiris.errors import UserError
 from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.knn import neighbours_of
-from osiris.files import Missing
-from osiris.index.gallery import Gallery
-from osiris.index.records import Version, version_of
+from osiris.index.newest import as_compared
 from osiris.index.status import IndexStatus, index_status
 from osiris.index.store import Index, absolute
-from osiris.index.update import Pairs, Updated, forget, update
-from osiris.learner.estimator import Estimator
-from osiris.runs.directory import RunDirectory
-from osiris.runs.progress import Progress, consistent
+from osiris.index.update import Updated, update
+from osiris.learner.indexed import Indexed
 
-if TYPE_CHECKING:
-    from osiris.config import Config
-    from osiris.runs.run import Run
-    from osiris.runs.state import State
-
-Read = TypeVar("Read")
 Places = str | Path | Sequence[str | Path]
 """Folders of images."""
 
@@ -62,23 +49,8 @@ class NovelImage:
     """The most similar image of the index."""
 
 
-class Collection(Estimator):
+class Collection(Indexed):
     """Part of `Learner`."""
-
-    @property
-    def config(self) -> Config:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def _state(self) -> State:
-        raise NotImplementedError
-
-    @property
-    def _files(self) -> RunDirectory:
-        return RunDirectory(self.folder)
 
     def embed(self, images: Any) -> np.ndarray:
         """float32 [N, D]: the features of one image file, or of anything that `observe` takes."""
@@ -87,13 +59,7 @@ class Collection(Estimator):
     def embed_files(self, place: str | Path) -> tuple[list[Path], np.ndarray, list[str]]:
         """(files, features, notices) of one image file or of all below a folder. Files that cannot be decoded are left
         out and named in the notices."""
-        listing = Listing(Path(place)) if Path(place).is_dir() else None
-        paths = [Path(place)] if listing is None else listing.paths()
-        if not paths:
-            raise UserError(f"{place} has no images.")
-        embedded = self._embedder()(paths, strict=False)
-        notices = [] if listing is None else listing.notices()
-        return [paths[row] for row in embedded.rows], embedded.features.numpy(), notices + embedded.notices
+        return _embed_files(self._embedder(), place)
 
     def index(self, folders: Places, refresh: bool = False, minutes: float | None = None) -> Updated:
         """Make the index of all images below some folders, or bring it up to date: only new and changed files are
@@ -110,24 +76,29 @@ class Collection(Estimator):
         for place in places:
             if not place.expanduser().is_dir():
                 raise UserError(f"{place} is not a folder of images; what the index has of it stays as it is.")
-        embedder, version = self._embedder(), self._version()
-        index = Index(self._files.index)
-        return update(index, places, embedder, version, refresh, minutes, self._memory_pairs)
+        newest, index = self._newest(), Index(self._files.index)
+        self._remember_folders(places)
+        mapped, pairs = newest.view is None, self._memory_pairs
+        done = update(index, places, newest.kept, newest.version, refresh, minutes, pairs, newest.as_kept, mapped)
+        done.notices += self._changed_since(newest)
+        return done
 
     def index_status(self) -> IndexStatus | None:
         """None if there is no index."""
         index = Index(self._files.index)
-        return index_status(index, self._version()) if index.exists else None
+        return index_status(index, self._compared().version) if index.exists else None
 
     def search(self, query: str | Path, folders: Places = (), count: int = 12) -> Found:
         """The images that are nearest to the image `query`: of the index, or of what it has below `folders`. Folders
         that are not in the index are embedded now."""
-        places, index = _paths(folders), Index(self._files.index)
-        gallery = self._gallery(index, places) if index.exists else None
-        if gallery is not None and (len(gallery) or not places):
-            values, rows = gallery.search(_normalised(self.embed(query)), count)
+        places = _paths(folders)
+        opened = self._open_index(places) if Index(self._files.index).exists else None
+        if opened is not None and (len(opened.gallery) or not places):
+            gallery = opened.gallery
+            sought = as_compared(opened.encoder.embedder(query).features)
+            values, rows = gallery.search(sought, count)
             hits = [Hit(Path(gallery.path(row)), value) for row, value in zip(rows[0].tolist(), values[0].tolist())]
-            return Found(hits, len(gallery), [])
+            return Found(hits, len(gallery), opened.notices + self._changed_since(opened.began))
         if not places:
             raise UserError(
                 f"{self.folder} has no index: name a folder, or make an index with osiris index STATE FOLDER."
@@ -147,7 +118,7 @@ class Collection(Estimator):
     def duplicates(self, cosine: float = 0.95, folders: Places = ()) -> list[list[Hit]]:
         """Groups of images in the index (or in what it has below `folders`) that are connected by similarities of at
         least `cosine`, the largest groups first; in each, the similarity to its first image."""
-        gallery = self._gallery(self._existing_index(), _paths(folders))
+        gallery = self._open_index(_paths(folders)).gallery
         with progress("comparing", len(gallery)) as ticker:
             groups = gallery.groups(cosine, ticker)
         found = []
@@ -160,9 +131,10 @@ class Collection(Estimator):
     def novel(self, folder: str | Path) -> tuple[list[NovelImage], list[str]]:
         """(the images below a folder, the least similar to any image of the index first; notices). An image that is in
         the index itself is compared with the others."""
-        gallery = self._gallery(self._existing_index(), [])
-        paths, features, notices = self.embed_files(folder)
-        values, rows = gallery.search(_normalised(features), 2)
+        opened = self._open_index([])
+        gallery = opened.gallery
+        paths, features, notices = _embed_files(opened.encoder.embedder, folder)
+        values, rows = gallery.search(as_compared(torch.from_numpy(features)), 2)
         images = []
         for path, *pair in zip(paths, values.tolist(), rows.tolist()):
             known = [(value, gallery.path(row)) for value, row in zip(*pair)]
@@ -170,72 +142,19 @@ class Collection(Estimator):
             if nearest is None:
                 raise UserError(f"{self.folder}: the index has no other image than {path}.")
             images.append(NovelImage(path, value, Path(nearest)))
+        notices = opened.notices + notices + self._changed_since(opened.began)
         return sorted(images, key=lambda one: one.similarity), notices
-
-    def _existing_index(self) -> Index:
-        index = Index(self._files.index)
-        if not index.exists:
-            raise UserError(f"{self.folder} has no index: make one with osiris index STATE FOLDER.")
-        return index
-
-    def _gallery(self, index: Index, folders: list[Path]) -> Gallery:
-        return Gallery(index, self._version(), [absolute(one) for one in folders] or None)
-
-    def _forget_indexed(self, files: Sequence[Path]) -> int:
-        """An index without its manifest has files all the same: of an update that was killed."""
-        index = Index(self._files.index)
-        return forget(index, self._version(), files) if index.folder.is_dir() else 0
-
-    def _latest(self) -> tuple[int, Path]:
-        """(episode from 1, weights) of the newest encoder."""
-        run = self.run
-        run.checkpoint()  # refuses a state without weights
-        task, path = list(run.weights.items())[-1]
-        return task + 1, path
-
-    def _embedder(self) -> Embedder:
-        device = open_device(self.config.engine.device, self.config.engine.tf32)
-        return self._of_latest(lambda _, path, written: _open_embedder(path, written, device))
-
-    def _version(self) -> Version:
-        return self._of_latest(lambda episode, path, written: _read_version(path, written, episode))
-
-    def _of_latest(self, read: Callable[[int, Path, int], Read]) -> Read:
-        """Of (episode from 1, weights, their time). Another process may remove them meanwhile: then again."""
-
-        def latest(_: Progress | None) -> Read:
-            episode, path = self._latest()
-            try:
-                return read(episode, path.absolute(), path.stat().st_mtime_ns)
-            except FileNotFoundError:
-                raise Missing(f"{path} does not exist.") from None
-
-        return consistent(self._files, latest)
-
-    def _memory_pairs(self, old: Version) -> Pairs | None:
-        """Vectors of the memory's images by an encoder whose weights are still there, and by the current one."""
-        weights = self.run.weights.get(old.episode - 1)
-        if weights is None or version_of(weights, old.episode).digest != old.digest:
-            return None
-        images, today = self._state().memory.images.numpy(), self._embedder()
-        before, after = Embedder(weights, today.device).embed_batch(images), today.embed_batch(images)
-        return normalize(before, dim=1).numpy(), normalize(after, dim=1).numpy()
 
 
 def _paths(folders: Places) -> list[Path]:
     return [Path(folders)] if isinstance(folders, str | Path) else [Path(one) for one in folders]
 
 
-def _normalised(features: np.ndarray) -> np.ndarray:
-    return normalize(torch.from_numpy(features), dim=1).numpy()
-
-
-@lru_cache(maxsize=2)
-def _open_embedder(path: Path, written: int, device: torch.device) -> Embedder:
-    """Kept between calls; `written` is the time of the file, so that newer weights are loaded again."""
-    return Embedder(path, device)
-
-
-@lru_cache(maxsize=2)
-def _read_version(path: Path, written: int, episode: int) -> Version:
-    return version_of(path, episode)
+def _embed_files(embedder: Embedder, place: str | Path) -> tuple[list[Path], np.ndarray, list[str]]:
+    listing = Listing(Path(place)) if Path(place).is_dir() else None
+    paths = [Path(place)] if listing is None else listing.paths()
+    if not paths:
+        raise UserError(f"{place} has no images.")
+    embedded = embedder(paths, strict=False)
+    notices = [] if listing is None else listing.notices()
+    return [paths[row] for row in embedded.rows], embedded.features.numpy(), notices + embedded.notices
