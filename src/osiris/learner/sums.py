@@ -160,7 +160,7 @@ def _refuse_unlike(first: Path, second: Path, states: list[State]) -> None:
     if other := differences(*known):
         raise UserError(f"{first} and {second} have other settings: {other}. Only states of one encoder can be joined.")
     one, two = (state.engine for state in states)
-    network = [name for name in one["model"] if name.startswith("encoder.") and ".readout." not in name]
+    network = [name for name in one["model"] if name.startswith("encoder.") and not _from_sums(name)]
     same = states[0].progress.image_size == states[1].progress.image_size
     if not same or not all(torch.equal(one["model"][name], two["model"][name]) for name in network):
         raise UserError(f"{first} and {second} have other networks or image sizes: their sums cannot be added.")
@@ -170,6 +170,11 @@ def _refuse_unlike(first: Path, second: Path, states: list[State]) -> None:
             f"{len(both)} images were learned by both {first} and {second}: they would count twice. Take them out of "
             "one of them with osiris observe STATE --forget FILE."
         )
+
+
+def _from_sums(name: str) -> bool:
+    """Whether a tensor of the encoder is made from the sums."""
+    return ".readout." in name or name.endswith((".projection", ".sign"))
 
 
 def _joined_progress(one: Progress, two: Progress, episodes: list[KnownEpisode]) -> Progress:
