@@ -425,11 +425,13 @@ def refuse_what_cannot_grow(run: Training) -> None:
 
 def introduce(config: Config) -> None:
     """The settings of a new state."""
-    if config.method.method in BY_SUMS:
+    if config.method.method == "readout":
         notice(
             "a new state. The network stays as it is: what is learned is how to weigh its layers, in one pass over the "
             "images, none of which is kept. To train the network instead: --method osiris-d."
         )
+    elif config.method.method in BY_SUMS:
+        notice("a new state, learned by sums in one pass over the images.")
     else:
         notice(f"a new state, preset {config.preset}{describe(config)}.")
     if (config.encoder.encoder or "").startswith("own:") and not config.pretrained:

@@ -22,6 +22,7 @@ from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.reference import Reference, against, movement, read_reference, score_reference
 from osiris.evaluation.scores import ReferenceScores, write_record
 from osiris.files import cache_directory, read_json, write_json
+from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory
 from osiris.runs.progress import Progress, episode_folder, write_progress
 from osiris.runs.records import Observation, Observations
@@ -70,6 +71,8 @@ def measure(
             moved = None, None
             if after is not None and before is not None and before[0] == task - 1:
                 moved = movement(before[1], after)
+                if isinstance(embedder.encoder, JoinedManifold):  # its numbers are other ones after each episode
+                    moved = None, moved[1]
             away = None if begin is None or after is None else movement(begin, after)[0]
             kept = task not in progress.position.refused
             known = Observation(task=task, drift=moved[0], same_neighbours=moved[1], from_start=away, kept=kept)

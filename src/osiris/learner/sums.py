@@ -21,7 +21,7 @@ from osiris.models.joined import JoinedEncoder
 from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory, differences, folder_name, read_config, settings
 from osiris.runs.progress import KnownEpisode, Position, Progress, episode_folder
-from osiris.runs.state import State, load_state, rewrite_states, save_state
+from osiris.runs.state import State, load_state, read_state, rewrite_states, save_state
 from osiris.runs.views import write_metrics, write_observations
 
 NOT_SETTINGS = ("seed", "engine.threads")
@@ -59,7 +59,7 @@ def forget_images(directory: RunDirectory, images: Sequence[Tensor]) -> int:
         return 0
     if len(found) == len(state.engine["learned"]):
         raise UserError("the state would have learned from no image; remove the whole state instead.")
-    weights, progress = _last_weights(directory, state.progress), state.progress
+    weights = _last_weights(directory, state.progress)
     summed = summed_of(directory, weights, state.engine["constants"])
 
     def without(one: State) -> bool:
@@ -76,14 +76,27 @@ def forget_images(directory: RunDirectory, images: Sequence[Tensor]) -> int:
             engine["model"] |= {f"encoder.{name}": value.clone() for name, value in summed.encoder.state_dict().items()}
         return bool(len(engine["learned"])) or bool(len(engine["present"]))
 
-    without(state)
-    metadata = load_tensors(weights)[1]
-    encoder = {name: value for name, value in state.engine["model"].items() if name.startswith("encoder.")}
-    save_tensors(weights, encoder, metadata)
-    for task in range(progress.finished - 1):
-        episode_folder(directory, progress, task).weights.unlink(missing_ok=True)
+    progress = state.progress
+    alone = [replace(progress, saved=[saved]) for saved in progress.states]
+    states = [State(read_state(directory, one.saved[0], one), one) for one in alone]
+    for one in states:
+        without(one)
+    _rewrite_weights(directory, progress, states)  # first: after a kill, the same call finds the images in the states
     rewrite_states(directory, without)
     return len(found)
+
+
+def _rewrite_weights(directory: RunDirectory, progress: Progress, states: Sequence[State]) -> None:
+    """The weights of episodes at whose end there is a state become those of the state; others are removed."""
+    whole = {state.position.episode: state for state in states if state.position.between}
+    for task in range(progress.finished):
+        weights = episode_folder(directory, progress, task).weights
+        if task in whole and weights.exists():
+            model, metadata = whole[task].engine["model"], load_tensors(weights)[1]
+            encoder = {name: value for name, value in model.items() if name.startswith("encoder.")}
+            save_tensors(weights, encoder, metadata)
+        else:
+            weights.unlink(missing_ok=True)
 
 
 def _rows(digests: Tensor) -> list[bytes]:
