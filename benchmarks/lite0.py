@@ -95,7 +95,7 @@ def write_folders(source: Path, target: Path) -> None:
 def gained(run: Run) -> list[np.ndarray]:
     """For each domain and test image: 1 if it is right now and was wrong at the start, -1 the other way round, or 0."""
     names = [name[2:] for name in run.metrics.task_names]  # `1-photo`
-    before, after = load_file(run.files.start_scores.with_suffix(".safetensors")), run.arrays()
+    before, after = load_file(run.files.start.evaluation), run.arrays()
     name = "prediction.class-agnostic"
     change = (after[name] == after["label"]).astype(float) - (before[name] == before["label"])
     return [change[after["task"] == names.index(domain)] for domain in ORDER]

@@ -34,7 +34,7 @@ from osiris.evaluation.protocols import labels_of_test
 from osiris.exact.manifold import ManifoldConfig, PatchCodes, fast_bfloat16
 from osiris.exact.spectrum import CodeSums, episode_sums, solve
 from osiris.models.manifold import JoinedManifold, Manifold
-from osiris.presets import fast
+from osiris.presets import preset_config
 
 BENCHMARK = "split-cifar100-20"
 PROTOCOL = "class-agnostic"
@@ -69,10 +69,10 @@ def product(codes: PatchCodes, repeats: int = 5) -> float:
     precision = torch.bfloat16 if fast_bfloat16() else torch.float32
     dictionary = codes.dictionary.T.contiguous().to(precision)
     patches = torch.randn(5 * codes.config.places**2, len(dictionary)).to(precision)
-    patches @ dictionary
+    torch.mm(patches, dictionary)
     started = time.process_time()
     for _ in range(repeats):
-        patches @ dictionary
+        torch.mm(patches, dictionary)
     return (time.process_time() - started) / repeats / 5
 
 
@@ -83,7 +83,7 @@ def accuracy(encoder: JoinedManifold, benchmark: Benchmark, protocol: ProtocolCo
 
 
 def measure(configs: list[ManifoldConfig], options: argparse.Namespace) -> dict[str, Any]:
-    preset = fast(BENCHMARK)
+    preset = preset_config("fast", BENCHMARK)
     data = replace(preset.data, data_dir=options.data_dir, validation=options.validation)
     benchmark = load_benchmark(data)
     seconds: Counter[str] = Counter()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,12 +41,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def new(path: Path, **options: object) -> Learner:
+def new(path: Path, **options: Any) -> Learner:
     torch.manual_seed(0)
     return Learner(path, encoder=seeded(), image_size=SIZE, threads=1, **options)
 
 
-def learned(path: Path, folders: list[Path], **options: object) -> Learner:
+def learned(path: Path, folders: list[Path], **options: Any) -> Learner:
     learner = new(path, **options)
     for folder in folders:
         learner.observe(folder)
@@ -172,7 +173,7 @@ def refused(first: Callable[[Path], object], second: Callable[[Path], object], t
 def test_what_cannot_be_joined_is_refused(photos: Path, tmp_path: Path) -> None:
     folder, other = photos / MONTHS[0], photos / MONTHS[1]
 
-    def state(folder: Path, **options: object) -> Callable[[Path], object]:
+    def state(folder: Path, **options: Any) -> Callable[[Path], object]:
         return lambda path: learned(path, [folder], **options)
 
     trained = state(other, method="ft", **TRAINING)

@@ -175,6 +175,8 @@ ZOO: dict[str, Method] = {
     "offline": replace(FT, stream="joint"),
     "d1-only": replace(FT, stream="first-task"),
 }
+TRAINED = tuple(name for name, method in ZOO.items() if method.sums is None)
+"""The methods that learn with terms and gradients."""
 OWN: dict[str, Method] = {}
 """Compositions of the user's own that this process knows, by name (osiris.framework.own)."""
 READINGS: dict[str, Method] = {
