@@ -92,7 +92,7 @@ def count_step(core: Any, method: str, precision: str) -> Counts:
     from osiris.data.benchmark import Benchmark, Split
     from osiris.data.images import ArrayImages
     from osiris.framework.methods import find_method
-    from osiris.presets import paper
+    from osiris.presets import preset_config
     from osiris.training.engine import Engine
     from osiris.training.schedule import plan_episodes
 
@@ -100,7 +100,7 @@ def count_step(core: Any, method: str, precision: str) -> Counts:
     task = torch.arange(2).repeat_interleave(2 * BATCH)
     split = Split(images, task, task.clone())
     data = Benchmark("black", split, split, split, ("a", "b"), ((0,), (1,)), MEAN, STD)
-    config = paper("tinyworld")
+    config = preset_config("paper", "tinyworld")
     learning = replace(config.learning, epochs=1)
     config = replace(
         config, learning=learning, engine=replace(config.engine, precision=precision, images_on_device=True)
@@ -132,10 +132,10 @@ def encoder_passes(cost: Any, precision: str) -> None:
     import torch
 
     from osiris.models.encoder import build_encoder
-    from osiris.presets import paper
+    from osiris.presets import preset_config
 
     for images, trained in ((cost.backward, True), (cost.frozen, False)):
-        encoder = build_encoder(paper("tinyworld").encoder).requires_grad_(trained).to("cuda")
+        encoder = build_encoder(preset_config("paper", "tinyworld").encoder).requires_grad_(trained).to("cuda")
         views = torch.empty(round(images * BATCH), 3, 32, 32, device="cuda")
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             features = encoder(views)

@@ -26,9 +26,9 @@ from osiris.config import Config
 from osiris.data.load import load_benchmark
 from osiris.devices import peak_memory
 from osiris.framework.cost import TWO_VIEWS, later_cost
-from osiris.framework.methods import ZOO, find_method
+from osiris.framework.methods import TRAINED, ZOO, find_method
 from osiris.models.config import EncoderConfig
-from osiris.presets import fast, paper
+from osiris.presets import preset_config
 from osiris.training.engine import Engine
 from osiris.training.estimate import estimate_memory, total
 from osiris.training.schedule import plan_episodes
@@ -38,8 +38,8 @@ PIECES = (None, 128, 64, 32)
 
 def steps(repeats: int) -> None:
     torch.set_num_threads(1)
-    names = [name for name, method in ZOO.items() if method.stream == "continual"]
-    ready = {name: second_task(name, fast("tinyworld")) for name in names}
+    names = [name for name in TRAINED if ZOO[name].stream == "continual"]
+    ready = {name: second_task(name, preset_config("fast", "tinyworld")) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
         for name, (engine, phase) in ready.items():
@@ -55,7 +55,7 @@ def steps(repeats: int) -> None:
 
 def large(pieces: int | None) -> Config:
     """The paper's batch on a middle-sized encoder."""
-    config = fast("tinyworld")
+    config = preset_config("fast", "tinyworld")
     data = replace(config.data, train_per_class=100)
     learning = replace(config.learning, batch_size=256, memory_size=500)
     encoder = EncoderConfig(width=32, blocks=(1, 1, 1, 1))
@@ -79,7 +79,7 @@ def micro_batch() -> None:
         if done.returncode:
             sys.exit(done.stderr)
         measured, sizes = json.loads(done.stdout.splitlines()[-1]), []
-        for config in (large(pieces), replace(paper("tinyworld"), engine=large(pieces).engine)):
+        for config in (large(pieces), replace(preset_config("paper", "tinyworld"), engine=large(pieces).engine)):
             method, benchmark, learning = find_method("osiris-d"), load_benchmark(config.data), config.learning
             plan = plan_episodes(benchmark, method, learning)
             engine = Engine(config, method, benchmark, torch.device("cpu"))

@@ -64,28 +64,38 @@ def encoder() -> nn.Module:
     return Lite0(network)
 
 
-def write_folders(source: Path, target: Path) -> None:
-    table = pyarrow.parquet.read_table(source)
+def parts(table: pyarrow.Table, most: int | None = None) -> dict[int, str]:
+    """Row -> `train` or `test`, of each class in each domain; `most`: at most so many to train, and a third to test."""
     groups: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(zip(table.column("domain").to_pylist(), table.column("label").to_pylist())):
         groups.setdefault(key, []).append(row)
+    chosen: dict[int, str] = {}
     for (domain, label), rows in sorted(groups.items()):
         random.Random(f"{domain} {label}").shuffle(rows)
-        for place, row in enumerate(sorted(rows[: len(rows) // 4]) + sorted(rows[len(rows) // 4 :])):
-            part = "test" if place < len(rows) // 4 else "train"
-            image = target / "images" / f"{row:05d}.jpg"
-            image.parent.mkdir(parents=True, exist_ok=True)
-            image.write_bytes(table.column("image")[row].as_py()["bytes"])
-            for name, order in (("forward", ORDER), ("reverse", ORDER[::-1])):
-                folder = target / name / part / f"{order.index(domain) + 1}-{domain}" / f"class {label}"
-                folder.mkdir(parents=True, exist_ok=True)
-                os.link(image, folder / image.name)
+        test, train = sorted(rows[: len(rows) // 4]), sorted(rows[len(rows) // 4 :])
+        if most is not None:
+            test, train = test[: most // 3], train[:most]
+        chosen |= dict.fromkeys(test, "test") | dict.fromkeys(train, "train")
+    return chosen
+
+
+def write_folders(source: Path, target: Path) -> None:
+    table = pyarrow.parquet.read_table(source)
+    domains, labels = table.column("domain").to_pylist(), table.column("label").to_pylist()
+    for row, part in parts(table).items():
+        image = target / "images" / f"{row:05d}.jpg"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(table.column("image")[row].as_py()["bytes"])
+        for name, order in (("forward", ORDER), ("reverse", ORDER[::-1])):
+            folder = target / name / part / f"{order.index(domains[row]) + 1}-{domains[row]}" / f"class {labels[row]}"
+            folder.mkdir(parents=True, exist_ok=True)
+            os.link(image, folder / image.name)
 
 
 def gained(run: Run) -> list[np.ndarray]:
     """For each domain and test image: 1 if it is right now and was wrong at the start, -1 the other way round, or 0."""
     names = [name[2:] for name in run.metrics.task_names]  # `1-photo`
-    before, after = load_file(run.files.start_scores.with_suffix(".safetensors")), run.arrays()
+    before, after = load_file(run.files.start.evaluation), run.arrays()
     name = "prediction.class-agnostic"
     change = (after[name] == after["label"]).astype(float) - (before[name] == before["label"])
     return [change[after["task"] == names.index(domain)] for domain in ORDER]

@@ -27,7 +27,7 @@ from osiris.bench import bare_passes, second_task
 from osiris.config import Config, LearningConfig
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder
-from osiris.presets import fast
+from osiris.presets import preset_config
 from osiris.randomness import generator
 from osiris.training.estimate import encoder_flops
 
@@ -85,7 +85,7 @@ def augmentation(repeats: int) -> list[Ratio]:
 
 def step(repeats: int) -> list[Ratio]:
     """Of the paper's encoder, and of the `fast` one, which is so cheap that views, heads and optimiser weigh more."""
-    small = fast("tinyworld")
+    small = preset_config("fast", "tinyworld")
     fast_config = replace(small, learning=replace(small.learning, batch_size=64))
     learning = LearningConfig(batch_size=16, memory_size=24)
     paper_config = replace(small, encoder=EncoderConfig(), projector=ProjectorConfig(), learning=learning)
@@ -110,7 +110,7 @@ def efficiency(repeats: int) -> list[Ratio]:
     matrix, rows = torch.randn(2048, 2048), []
     shapes = (
         ("ResNet-18, GroupNorm, Mish", EncoderConfig(), 16, 32, 0.55),
-        ("the encoder of `fast`", fast("split-cifar100-20").encoder, 128, 24, 0.5),
+        ("the encoder of `fast`", preset_config("fast", "split-cifar100-20").encoder, 128, 24, 0.5),
     )
     for name, config, count, side, target in shapes:
         encoder, images = build_encoder(config), torch.randn(count, 3, side, side)

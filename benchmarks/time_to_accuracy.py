@@ -54,7 +54,7 @@ from osiris.framework import losses
 from osiris.framework.methods import find_method
 from osiris.models.config import EncoderConfig
 from osiris.models.standalone import ResNet
-from osiris.presets import configure, fast
+from osiris.presets import configure, preset_config
 from osiris.randomness import generator, scoped
 from osiris.training.engine import Engine
 from osiris.training.schedule import plan_episodes
@@ -130,7 +130,7 @@ def measure(recipe: str, data_dir: Path | None, limit: float, share: float, seed
     """Train with a recipe for at most `limit` CPU seconds, and write what was measured."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    config = fast(BENCHMARK)
+    config = preset_config("fast", BENCHMARK)
     protocol = replace(config.evaluation, protocols=(PROTOCOL,))
     benchmark = load_benchmark(replace(config.data, data_dir=data_dir))
     points: list[dict[str, float]] = []

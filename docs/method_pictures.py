@@ -26,7 +26,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path as Curve
 
 from osiris.files import write_text
-from osiris.framework.methods import READINGS, VARIANTS, ZOO, Method, find_method
+from osiris.framework.methods import READINGS, TRAINED, VARIANTS, Method, find_method
 from osiris.framework.tracing import Path as TracedPath
 from osiris.framework.tracing import Traced, trace
 from osiris.reporting.style import INK, MUTED, SETTINGS, role_style
@@ -308,7 +308,7 @@ def file_name(method: str) -> str:
 def names() -> list[str]:
     """Everything that has a picture: the zoo, the readings of er+, the ablations of osiris."""
     ablations = [name for name in VARIANTS if name not in ("renormalised", "equal-work")]
-    return [*ZOO, *READINGS, *(f"{base}/{part}" for base in ("osiris-r", "osiris-d") for part in ablations)]
+    return [*TRAINED, *READINGS, *(f"{base}/{part}" for base in ("osiris-r", "osiris-d") for part in ablations)]
 
 
 def main(folder: Path) -> None:

@@ -5,15 +5,15 @@ import torch
 
 from osiris import bench
 from osiris.cli import main
-from osiris.presets import smoke
+from osiris.presets import preset_config
 
 
 def test_the_speed_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of 1, 2 and 4 seconds for a step, its encoder passes and a product; the work is counted."""
-    engine, phase = bench.second_task("osiris-d", smoke("tinyworld"))
+    engine, phase = bench.second_task("osiris-d", preset_config("smoke", "tinyworld"))
     images, times = engine.step(phase, 0).images, iter([1.0, 2.0, 4.0])
     monkeypatch.setattr(bench, "wall_seconds", lambda work, *given: (work(), next(times))[1])
-    speed = bench.training_speed("smoke", smoke("tinyworld"), "cpu", 1)
+    speed = bench.training_speed("smoke", preset_config("smoke", "tinyworld"), "cpu", 1)
     assert (speed.images, speed.of_passes) == (images, 2.0)
     flops = images * bench.later_cost(engine.method).work * bench.encoder_flops(engine.config.encoder, 32)
     assert speed.of_products == pytest.approx(flops / (2 * 4096**3 / 4))

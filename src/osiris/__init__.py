@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from osiris.framework import losses, methods, terms
     from osiris.framework.methods import Method
     from osiris.grids.runner import sweep
-    from osiris.learner import Learner
+    from osiris.learner import Learner, join
     from osiris.models.external import register_encoder
     from osiris.runs.run import Run, load_runs
 
@@ -37,6 +37,7 @@ _HOME = {
     "compare": "api",
     "compatibility": "api",
     "evaluate": "api",
+    "join": "learner",
     "load_run": "api",
     "load_runs": "runs.run",
     "register_encoder": "models.external",
@@ -61,6 +62,7 @@ __all__ = [
     "compare",
     "compatibility",
     "evaluate",
+    "join",
     "load_run",
     "load_runs",
     "losses",

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "duplicates": ("index", "find copies of images, and look-alikes"),
     "novel": ("index", "list the images of a folder, those least like all known ones first"),
     "export": ("learner", "write the encoder of a state or run for use without osiris"),
+    "join": ("learner", "add what two states have learned"),
     "status": ("learner", "show what a state has learned from and what it contains"),
     "sweep": ("sweep", "train several methods with several seeds"),
     "evaluate": ("evaluate", "evaluate a run, a checkpoint or any other encoder"),

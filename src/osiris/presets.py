@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from osiris.config import Config, with_options
+from osiris.config import Config, LearningConfig, with_options
 from osiris.data.catalogue import parse_name
 from osiris.data.folder import first_episode_size
 from osiris.errors import UserError, unknown
-from osiris.models.config import ARCHITECTURES, EncoderConfig
+from osiris.framework.config import BY_SUMS, MethodConfig
+from osiris.models.config import ARCHITECTURES, EncoderConfig, ProjectorConfig
 
 Options = Mapping[str, Any]
 INTERVALS: dict[str, Options] = {"cifar100": {"pocon_interval": 2000}, "tiny-imagenet": {"pocon_interval": 4000}}
@@ -184,7 +185,23 @@ def configure(
     config = for_episodes(config, first_episode_size(Path(place)) if place and place != benchmark else images)
     if config.learning.optimiser == "muon" and str(options.get("objective") or "").split("(")[0] in SLOWER:
         config = with_options(config, {"learning_rate": round(0.3 * config.learning.learning_rate, 6)})
-    return with_options(config, {"benchmark": benchmark} | options)
+    if not benchmark and config.pretrained and config.method == MethodConfig() and "method" not in options:
+        options["method"] = "readout"
+    config = with_options(config, {"benchmark": benchmark} | options)
+    refuse_options_of_training(config, options)
+    return config
+
+
+def refuse_options_of_training(config: Config, given: Mapping[str, Any]) -> None:
+    """Methods that learn by sums have no steps, no losses and no memory."""
+    name = config.method.method
+    training = {*vars(LearningConfig()), *vars(ProjectorConfig()), *vars(MethodConfig())} - {"method"}
+    unused = [one for one, value in given.items() if one in training and value is not None]
+    if name in BY_SUMS and unused:
+        raise UserError(
+            f"--{unused[0].replace('_', '-')} changes nothing in {name!r}, which learns by sums in one pass. Leave it "
+            "out, or name a method that trains the encoder, such as --method osiris-d."
+        )
 
 
 def with_encoder(config: Config, encoder: str) -> Config:

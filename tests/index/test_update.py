@@ -15,7 +15,7 @@ from PIL import Image
 from osiris.data.images import UndecodableImage, decode
 from osiris.errors import UserError
 from osiris.evaluation.embedder import EmbeddedBatch
-from osiris.index import maps, update
+from osiris.index import content, maps, update
 from osiris.index.gallery import Gallery
 from osiris.index.records import Version
 from osiris.index.status import index_status
@@ -113,6 +113,18 @@ def test_files_that_were_moved_renamed_or_touched_are_found_by_their_content(pho
         assert now[str(photos / new)] == before[str(photos / old)]
     done = run(index, photos, encoder)
     assert (done.unchanged, done.found, encoder.seen) == (7, 0, [])
+
+
+def test_many_copies_of_a_file_that_is_gone(photos: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are written at once."""
+    monkeypatch.setattr(content, "AT_ONCE", 2)
+    encoder = Encoder()
+    run(index, photos, encoder)
+    for number in range(5):
+        shutil.copy(photos / "1.png", photos / f"copy {number}.png")
+    (photos / "1.png").unlink()
+    done = run(index, photos, encoder)
+    assert (encoder.seen, done.found, done.copies, len(contents(index))) == ([], 1, 4, 10)
 
 
 def test_a_renamed_folder_is_not_embedded_again(photos: Path, index: Index) -> None:

@@ -18,11 +18,11 @@ from osiris.errors import Stopped
 from osiris.evaluation.features import embed_benchmark
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
-from osiris.framework.methods import READINGS, ZOO
+from osiris.framework.methods import READINGS, TRAINED
 from osiris.learner import Learner
 from osiris.models.external import encoder_name
 from osiris.presets import configure
-from osiris.runs.records import RunMetrics
+from osiris.runs.records import OverfittingLine, RunMetrics
 from osiris.training import run as training_run
 from osiris.training.engine import Engine
 from osiris.training.log import track_overfitting
@@ -43,7 +43,7 @@ COMPOSED = {
     "osiris-d-mocov3": MethodConfig("osiris-d", objective="mocov3"),
     "cassle-swav": MethodConfig("cassle", objective="swav(clusters=9,frozen_epochs=0,queue_size=20,queue_epoch=1)"),
 }
-CASES = {name: MethodConfig(name) for name in (*ZOO, *READINGS)} | COMPOSED
+CASES = {name: MethodConfig(name) for name in (*TRAINED, *READINGS)} | COMPOSED
 """Every method of the zoo, the readings of er+, and compositions of what no single method has."""
 
 
@@ -124,7 +124,7 @@ def whole_run(out: Path, stop_in: tuple[int, int] | None = None) -> RunMetrics |
         return train(config(), out)
 
 
-def tracked() -> dict[str, Any]:
+def tracked() -> OverfittingLine:
     """A measurement of overfitting in the third task."""
     engine, stretch = build(MethodConfig("osiris-d"), "bn", learning_rate=0.005)
     for phase in stretch[:2]:

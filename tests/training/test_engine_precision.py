@@ -58,8 +58,8 @@ def test_the_gradient_norm_is_logged_without_the_scale() -> None:
     while not norms or norms[-1] is None:
         meter.add(half.step(phase, 0))
         record = meter.read(phase, len(norms) + 1)
-        assert record is not None and math.isfinite(record["loss"])
-        norms.append(record["gradient_norm"])
+        assert record is not None and record.loss is not None and math.isfinite(record.loss)
+        norms.append(record.gradient_norm)
     assert norms[0] is None
     assert norms[-1] == pytest.approx(float(whole.step(phase, 0).values["gradient_norm"]), rel=0.05)
 

@@ -91,6 +91,6 @@ def test_two_processes_measure_what_one_measures(pool: Pool) -> None:
 
     alone = process_jobs.tracked()
     for other in pool.run("tracked"):
-        for space, values in alone["spaces"].items():
-            assert other["spaces"][space]["all"] == pytest.approx(values["all"], rel=1e-4)
-            assert other["spaces"][space]["memory"] == pytest.approx(values["memory"], rel=1e-4)
+        for space, values in alone.spaces.items():
+            assert other.spaces[space]["all"] == pytest.approx(values["all"], rel=1e-4)
+            assert other.spaces[space]["memory"] == pytest.approx(values["memory"], rel=1e-4)

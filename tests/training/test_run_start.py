@@ -28,7 +28,7 @@ from osiris.models.external import encoder_name
 from osiris.reporting.page import make_report
 from osiris.reporting.studies import levels
 from osiris.reporting.tables import Number
-from osiris.training import results
+from osiris.runs import views
 from osiris.training.build import expected_normalisation, initialise
 from osiris.training.engine import Engine
 from tiny import composed, tiny_benchmark
@@ -182,10 +182,10 @@ def test_harm_is_said_in_one_sentence(
     assert harm(-9.0, 0.2) is None and harm(9.0, 0.01) is None
     assert "worse than its start on all tasks (-9.0, p = 0.010), class-agnostic" in (harm(-9.0, 0.01) or "")
     worse = Comparison(difference=-20.0, p=0.0001, images=8)
-    monkeypatch.setattr(results, "compare_arrays", lambda *_: (None, [None, worse, None]))
+    monkeypatch.setattr(views, "compare_arrays", lambda *_: (None, [None, worse, None]))
     hurt = osiris.train("ft", benchmark(), **OPTIONS, **start("own", scratch, tmp_path_factory))
     assert hurt.metrics.harm is None, "nothing is known about all tasks"
-    monkeypatch.setattr(results, "compare_arrays", lambda *_: (worse, [None, worse, None]))
+    monkeypatch.setattr(views, "compare_arrays", lambda *_: (worse, [None, worse, None]))
     osiris.train("ft", benchmark(), **OPTIONS, **start("own", scratch, tmp_path_factory))
     message = capsys.readouterr().err.replace("\n", " ")
     assert "significantly worse than its start on all tasks (-20.0, p < 0.001), task 2" in message

@@ -1,4 +1,4 @@
-"""Commands on the state of a learner: `osiris observe`, `embed`, `export` and `status`."""
+"""Commands on the state of a learner: `osiris observe`, `join`, `embed`, `export` and `status`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
 from osiris.framework.own import named
-from osiris.learner import Learner
+from osiris.learner import Learner, join
 from osiris.learner.episodes import each_episode
 from osiris.presets import configure
 from osiris.runs.directory import read_config
@@ -139,7 +139,8 @@ def check_call(own: Own, names: frozenset[str]) -> None:
 
 def observe(own: Own, learner: Learner) -> int:
     if own.forget:
-        notice(f"{learner.forget(own.forget)} images were removed from the memory.")
+        count = learner.forget(own.forget)
+        notice(f"{count} image{'s were' if count != 1 else ' was'} taken out of what the state holds.")
     if own.discard or own.undo:
         say(f"{learner.undo() if own.undo else learner.discard()} was taken back.")
         return 0
@@ -174,6 +175,26 @@ def observe(own: Own, learner: Learner) -> int:
 
 def _after(learner: Learner) -> str:
     return f"after {learner.metrics.task_names[-1]}: {learner.verdict()}"
+
+
+@command("join")
+def join_command(first: Positional[Path], second: Positional[Path], out: Path) -> None:
+    """Write a state that has learned what two states have learned, from images that never met.
+
+    For states of a method that learns by sums (a pretrained encoder without --method): the result is what one state
+    would be that has seen the images of both, up to rounding. Neither of the two changes.
+
+    Examples:
+      osiris join camera-a camera-b --out both
+
+    Args:
+        first: A state; its name, settings and index count for the new one.
+        second: Another one, with the same encoder and image size.
+        out: A new directory.
+    """
+    progress = join(first, second, out)
+    images = sum(episode.train for episode in progress.episodes)
+    say(f"{out}: {len(progress.episodes)} episodes, {images} images.")
 
 
 @command("embed")
@@ -274,7 +295,8 @@ def status_command(state: Positional[Path]) -> None:
     learner = Learner(state)
     status = learner.status()
     table = Table(title=escape(f"{printable(str(state))}: {status['bytes'] / 2**20:.1f} MB on disk"))
-    for column in ("episode", "images", "in the memory", "drift", "from start", "reference"):
+    memory = status["memory_size"] > 0
+    for column in ("episode", "images", *["in the memory"] * memory, "drift", "from start", "reference"):
         table.add_column(column, justify="left" if column == "episode" else "right")
     observed = {one.task: one for one in status["observations"].episodes}
     for number, ((name, images), in_memory) in enumerate(zip(status["episodes"], status["memory"])):
@@ -282,9 +304,10 @@ def status_command(state: Positional[Path]) -> None:
         moved = ("", "") if one is None else [_three(value) for value in (one.drift, one.from_start)]
         scores = None if one is None else one.reference
         accuracy = "" if scores is None else "{:.1f} ({:.1f} to {:.1f})".format(scores.accuracy, *scores.interval)
-        table.add_row(printable(name), str(images), str(in_memory), *moved, accuracy)
+        table.add_row(printable(name), str(images), *[str(in_memory)] * memory, *moved, accuracy)
     table.add_section()
-    table.add_row("all", str(sum(count for _, count in status["episodes"])), str(sum(status["memory"])))
+    all_images = sum(count for _, count in status["episodes"])
+    table.add_row("all", str(all_images), *[str(sum(status["memory"]))] * memory)
     console.print(table, markup=False)
     if status["unfinished"] is not None:
         discard = f"osiris observe {shlex.quote(str(state))} --discard"

@@ -18,6 +18,7 @@ from osiris.data.load import episode_source
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
 from osiris.evaluation.features import embed
+from osiris.models.joined import JoinedEncoder
 
 BATCH = 128
 """Images per pass of the encoder. Threads decode the next ones meanwhile."""
@@ -96,6 +97,12 @@ class Embedder:
             features = self.embed_batch(np.stack([*good.values()])) if good else torch.empty(0, 0)
             yield EmbeddedBatch([*good], features, bad)
 
-    def embed_batch(self, images: np.ndarray) -> Tensor:
-        """Features of uint8 images [N, 3, H, W] of the encoder's size."""
-        return embed(self.encoder, ArrayImages(images), self.mean, self.std, self.device, BATCH).cpu()
+    def embed_batch(self, images: np.ndarray, memo: dict[int, Tensor] | None = None) -> Tensor:
+        """Features of uint8 images [N, 3, H, W] of the encoder's size. `memo`: what the same network with another
+        readout has computed of the same array."""
+        encoder = self.encoder
+        if memo is None or not isinstance(encoder, JoinedEncoder):
+            return embed(encoder, ArrayImages(images), self.mean, self.std, self.device, BATCH).cpu()
+        if id(images) not in memo:
+            memo[id(images)] = embed(encoder.layers, ArrayImages(images), self.mean, self.std, self.device, BATCH)
+        return encoder.readout(memo[id(images)]).cpu()

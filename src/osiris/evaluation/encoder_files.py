@@ -25,6 +25,7 @@ from osiris.models.config import ARCHITECTURES, EncoderConfig
 from osiris.models.encoder import build_encoder, without_memory
 from osiris.models.external import PYTHON_ENTRY, Architecture, import_entry, is_public, statistics
 from osiris.models.joined import LAYERS, joined
+from osiris.models.manifold import MANIFOLD, manifold
 from osiris.models.pretrained import preprocessing
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "encoder", "backbone")
@@ -128,6 +129,8 @@ def checkpoint_encoder(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any
         _refuse_many_layers(architecture)
 
         def build() -> nn.Module:
+            if MANIFOLD in architecture:
+                return manifold(architecture[MANIFOLD])
             known = {name: value for name, value in architecture.items() if name != LAYERS}
             network = build_encoder(config, architecture=known)
             return joined(network, architecture[LAYERS]) if LAYERS in architecture else network

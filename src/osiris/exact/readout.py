@@ -5,9 +5,14 @@ Each layer is scaled to the same mean square; with their covariance S = V L V^T 
     (x - m)^T W (x' - m),   W = (1 - share) V (L + ridge max(L))^-1 V^T / e + share I_own / o
 
 Whitening makes all directions count alike, and `share` keeps a part of the network's own similarity (e, o: what each
-part has on average, so that the share is one). The sums are those of the images and of a fixed set of drawings, which
-count as many images: a few photos of one kind do not say which directions matter, and without the drawings their large
-directions, which are the classes, would be whitened away. No label is used. docs/results/readout.md has measurements.
+part has on average). No label is used.
+
+- The sums are those of the images and of a fixed set of drawings, which count as many images: a few photos of one kind
+  do not say which directions matter.
+- Where a few directions have most of the variance, these are style, light or background, and whitening helps. Where no
+  direction stands out, the large ones are what the images show, and whitening alone would take that away: then the
+  share is not zero. The number of directions of the drawings says what is many for this network.
+  docs/results/readout.md has measurements.
 """
 
 from __future__ import annotations
@@ -19,10 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from osiris.exact.moments import Moments
-from osiris.exact.whitening import RIDGE, Spectrum
+from osiris.exact.whitening import Spectrum
 
-SHARES = {"joined": 0.2, "whitened": 0.0}
-"""The share of the network's own similarity in each kind of readout."""
+RIDGE = 5e-3
+"""Larger than that of the whitened KNN: as good with many images to compare with, and better with few."""
+SHARE = 0.5
+"""Of the network's own similarity, for images without directions that stand out."""
 DRAWINGS = 1000
 """As how many images the fixed drawings count."""
 SMALL = 1e-6
@@ -36,10 +43,15 @@ class Readout(nn.Module):
     projection: Tensor
     count: Tensor
 
-    def __init__(self, joined: int, dimension: int) -> None:
+    def __init__(self, sizes: Sequence[int], dimension: int) -> None:
+        """Before it is set, it gives what the network itself returns."""
         super().__init__()
+        joined, own = sum(sizes), sizes[-1]
+        start = torch.zeros(joined, dimension)
+        first = joined - own if dimension == joined else 0
+        start[joined - own :, first : first + own] = torch.eye(own)[:, : dimension - first]
         self.register_buffer("centre", torch.zeros(joined))
-        self.register_buffer("projection", torch.zeros(joined, dimension))
+        self.register_buffer("projection", start)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, joined: Tensor) -> Tensor:
@@ -69,14 +81,20 @@ def with_drawings(images: Moments, drawings: Moments) -> Moments:
 
 
 def fit(
-    images: Moments, drawings: Moments, sizes: Sequence[int], dimension: int, share: float, ridge: float = RIDGE
+    images: Moments,
+    drawings: Moments,
+    sizes: Sequence[int],
+    dimension: int,
+    share: float | None = None,
+    ridge: float = RIDGE,
 ) -> Fitted:
-    """The map of joined layers of these sizes, the last of which is the network's own.
+    """The map of joined layers of these sizes, the last of which is the network's own. `share`: default as above.
 
     The sums must be those of phi(x), as the network gives it: the scale of each layer follows from them.
     """
     both = with_drawings(images, drawings)
     scale = layer_scales(both, sizes)
+    share = own_share(images, drawings, scale) if share is None else share
     covariance = both.covariance * scale[:, None] * scale
     spectrum = Spectrum.of(covariance)
     variances, directions = spectrum.variances, spectrum.directions
@@ -87,6 +105,22 @@ def fit(
         metric.diagonal()[-sizes[-1] :] += share / own
     projection = scale[:, None] * _root(metric, spectrum, dimension)
     return Fitted(both.mean.float(), projection.float(), images.count)
+
+
+def own_share(images: Moments, drawings: Moments, scale: Tensor) -> float:
+    """From 0, if the images have no more directions than the drawings, to `SHARE`, if they have twice as many."""
+    ratio = effective_directions(images, scale) / effective_directions(drawings, scale)
+    return SHARE * min(max(ratio - 1, 0.0), 1.0)
+
+
+def effective_directions(moments: Moments, scale: Tensor) -> float:
+    """tr(S)^2 / tr(S^2) of the scaled covariance: d if d directions vary alike. n images show fewer of them, which is
+    corrected for: 1 / (n - 1) is part of the inverse of what they show."""
+    if moments.count < 2:
+        return float("inf")
+    covariance = moments.covariance * scale[:, None] * scale
+    inverse = float(covariance.square().sum()) / max(float(covariance.trace()) ** 2, 1e-300)
+    return 1 / max(inverse - 1 / (moments.count - 1), 1e-6)
 
 
 def layer_scales(moments: Moments, sizes: Sequence[int]) -> Tensor:
@@ -100,7 +134,7 @@ def _root(metric: Tensor, spectrum: Spectrum, dimension: int) -> Tensor:
     """[D, P] with metric = root root^T; if P < D, the P directions in which the images differ most under it."""
     if dimension >= len(metric):
         values, vectors = torch.linalg.eigh(metric)
-        return vectors * values.clamp_min(0).sqrt()
+        return (vectors * values.clamp_min(0).sqrt()) @ vectors.T  # the symmetric root, which changes smoothly
     deviations = (spectrum.variances + spectrum.ridge(SMALL)).sqrt()
     spread = (spectrum.directions * deviations) @ spectrum.directions.T
     values, vectors = torch.linalg.eigh(spread @ metric @ spread)

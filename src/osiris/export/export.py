@@ -27,6 +27,7 @@ from osiris.evaluation.reference import against
 from osiris.export import load_timm
 from osiris.files import require_writable, write_atomically, write_json, write_text
 from osiris.models import standalone
+from osiris.models.joined import LAYERS, JoinedEncoder
 from osiris.runs.directory import RunDirectory
 from osiris.runs.run import Run
 
@@ -56,13 +57,15 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
         name = loaded.description.get("encoder", f"family {family}")
         raise UserError(f"--format {format} is not available for the encoder {name}; use --format onnx.")
+    if format == "timm" and isinstance(loaded.module, JoinedEncoder):
+        raise UserError("--format timm is not available for a readout of several layers; use safetensors or onnx.")
     if RunDirectory(out).has_learned:
         raise UserError(f"--out {out} is a run directory; choose another folder.")
     require_writable(out)
     write, load = FORMATS[format]
     config, network = description(run, loaded), loaded.module.eval()
     if family in ("resnet", "fast"):  # made of torch's own layers, as the loader script builds it
-        network = standalone.build(loaded.description).eval()
+        network = standalone.build(config["encoder"]).eval()
         network.load_state_dict(loaded.module.state_dict())
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=out) as made:  # an earlier export stays until this one is complete
@@ -150,8 +153,9 @@ def description(run: Run, loaded: LoadedEncoder) -> dict[str, Any]:
     size = loaded.image_size
     with torch.no_grad():
         features = loaded.module.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    layers = {LAYERS: loaded.module.record} if isinstance(loaded.module, JoinedEncoder) else {}
     return {
-        "encoder": loaded.description,
+        "encoder": loaded.description | layers,
         "num_features": features,
         "preprocessing": {
             "image_size": size,

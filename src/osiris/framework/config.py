@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 import tyro
 from msgspec import Meta
 
+BY_SUMS = ("readout", "smt")
+"""Methods that learn by sums in one pass, without gradients."""
+
 
 @dataclass(frozen=True)
 class MethodConfig:

@@ -17,6 +17,7 @@ from osiris.framework.tracing import IMAGES, Scene, one_thread
 from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig, ProjectorConfig
 from osiris.models.encoder import build_encoder, without_memory
+from osiris.models.joined import join
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ TWO_VIEWS = Cost(forward=2, backward=2)
 @one_thread()
 def measure_cost(method: Method) -> dict[str, Cost]:
     """Encoder passes per image of X in one step: `f: X`, `f: Y`, `f*: X`. Without the Fisher pass of ewc."""
+    if method.sums is not None:
+        return {"f: X": Cost(forward=1, backward=0)}
     scene = Scene(method)
     rep, context = scene.represent()
     scene.model(rep, context)
@@ -91,22 +94,26 @@ class Storage:
     """Values stored beside the images (der)."""
     parameters: dict[str, int]
     """Numbers of parameters of networks other than f and g, by name."""
+    sums: int = 0
+    """Values of sums over images, in float64."""
 
     @property
     def paper(self) -> int:
         """Bytes, as the paper counts: each parameter and each channel of each pixel in the memory is 64 bits."""
-        return 8 * (self.pixels + self.embeddings + sum(self.parameters.values()))
+        return 8 * (self.pixels + self.embeddings + sum(self.parameters.values()) + self.sums)
 
     @property
     def stored(self) -> int:
         """Bytes on disk: images as bytes, parameters and embeddings as 32-bit numbers."""
-        return self.pixels + SLOT_BYTES * self.slots + 4 * (self.embeddings + sum(self.parameters.values()))
+        numbers = self.embeddings + sum(self.parameters.values())
+        return self.pixels + SLOT_BYTES * self.slots + 4 * numbers + 8 * self.sums
 
     @property
     def described(self) -> str:
         parts = [f"{self.slots} images"] if self.slots else []
         parts += [f"{self.embeddings:,} embedding values"] if self.embeddings else []
         parts += [f"{name} ({count:,})" for name, count in self.parameters.items()]
+        parts += [f"sums ({self.sums:,})"] if self.sums else []
         return ", ".join(parts) or "nothing"
 
 
@@ -114,6 +121,8 @@ def measure_storage(
     method: Method, encoder: EncoderConfig, projector: ProjectorConfig, memory_size: int, shape: tuple[int, int, int]
 ) -> Storage:
     """Count what a method holds besides f and g, on the meta device. `shape`: (3, height, width) of an image."""
+    if method.sums is not None:
+        return _storage_of_sums(encoder, shape)
     with without_memory():
         size = memory_size if method.reads_memory else 0
         model = TrainableMethod(method, build_encoder(encoder), projector, size, shape)
@@ -134,3 +143,10 @@ def measure_storage(
         embeddings=sum(memory.get_buffer(f"field_{name}").numel() for name in memory.fields),
         parameters=extra,
     )
+
+
+def _storage_of_sums(encoder: EncoderConfig, shape: tuple[int, int, int]) -> Storage:
+    """The map, and the sums over images and drawings, of which half of the symmetric matrix is stored."""
+    joined = join(build_encoder(encoder), encoder.readout_size, shape)
+    size = sum(joined.layers.sizes)
+    return Storage(0, 0, 0, {"map": joined.readout.projection.numel()}, sums=2 * (size + size * (size + 1) // 2))

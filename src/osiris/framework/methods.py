@@ -71,7 +71,7 @@ class Method:
     stream: Stream = "continual"
     """`joint`: all tasks shuffled together; `first-task`: the first task alone. Both have as many steps as a continual
     run."""
-    sums: Literal["readout"] | None = None
+    sums: Literal["readout", "manifold"] | None = None
     """What is learned by sums over images (`summed.py`), in place of terms and gradients; one pass."""
     length: float = 1.0
     """Steps in each later task, as a multiple of the steps that its epochs have."""
@@ -171,9 +171,12 @@ ZOO: dict[str, Method] = {
     "cla-r": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored()),
     "cla-b": FT | past(AlignAverage("X")),
     "readout": Method(current=(), sums="readout"),
+    "smt": Method(current=(), sums="manifold"),
     "offline": replace(FT, stream="joint"),
     "d1-only": replace(FT, stream="first-task"),
 }
+TRAINED = tuple(name for name, method in ZOO.items() if method.sums is None)
+"""The methods that learn with terms and gradients."""
 OWN: dict[str, Method] = {}
 """Compositions of the user's own that this process knows, by name (osiris.framework.own)."""
 READINGS: dict[str, Method] = {

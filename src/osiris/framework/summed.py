@@ -5,7 +5,9 @@ A `Summed` has an encoder and makes it from sums. `training/summing.py` passes o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import torch
@@ -16,16 +18,25 @@ from osiris.augment.operations import upload
 from osiris.augment.views import normalise
 from osiris.data.tinyworld import CLASS_NAMES, render
 from osiris.errors import UserError
+from osiris.exact.manifold import PatchCodes
 from osiris.exact.moments import Moments
-from osiris.exact.readout import SHARES, fit
+from osiris.exact.readout import fit
+from osiris.exact.spectrum import CodeSums, episode_sums, solve
 from osiris.models.external import Architecture, architecture_of
 from osiris.models.joined import LAYERS, JoinedEncoder
+from osiris.models.manifold import MANIFOLD, JoinedManifold, Manifold
 from osiris.models.normalisation import evaluating
 
 DRAWN = 400
 """Drawings of tinyworld, the same number of each class, by which a readout is steadied."""
 BATCH = 64
 """Images per pass of the network."""
+
+
+def image_digests(images: Tensor) -> Tensor:
+    """uint8 [N, 16]: a digest of each image, uint8 [N, 3, H, W], by which it is known without being kept."""
+    digests = [hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images]
+    return torch.tensor([list(digest) for digest in digests], dtype=torch.uint8).view(-1, 16)
 
 
 class Sums(Protocol):
@@ -91,13 +102,13 @@ class SummedReadout:
         self,
         encoder: JoinedEncoder,
         name: str | None,
-        kind: str,
+        share: float | None,
         mean: Sequence[float],
         std: Sequence[float],
         side: int,
     ) -> None:
-        """`name`: of the network, if osiris does not define it. `mean`, `std`, `side`: of the images."""
-        self.encoder, self.name, self.share = encoder, name, SHARES[kind]
+        """`name`: of a network that osiris does not define; `share`: see `fit`; `mean`, `std`, `side`: of images."""
+        self.encoder, self.name, self.share = encoder, name, share
         self.mean, self.std, self.side = mean, std, side
         self.drawings = Moments.zero(self.dimension)
 
@@ -156,3 +167,79 @@ class SummedReadout:
         if moments.dimension != self.dimension:
             raise ValueError("they are of another network")
         return moments
+
+
+@dataclass(frozen=True)
+class Several:
+    """Sums of several layers."""
+
+    parts: tuple[CodeSums, ...]
+
+    def __add__(self, other: Several) -> Several:
+        return Several(tuple(one + another for one, another in zip(self.parts, other.parts, strict=True)))
+
+    def __sub__(self, other: Several) -> Several:
+        return Several(tuple(one - another for one, another in zip(self.parts, other.parts, strict=True)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{at}/{name}": value for at, one in enumerate(self.parts) for name, value in one.tensors().items()}
+
+
+class SummedManifold:
+    """The method `smt`: a feature layer from scratch, from sums over codes of patches (`exact/manifold.py`)."""
+
+    images_before = 0
+
+    def __init__(self, encoder: JoinedManifold, std: Sequence[float]) -> None:
+        """`std`: of the channels, by which normalised images were divided."""
+        self.encoder, self.std = encoder, std
+
+    @property
+    def layers(self) -> list[Manifold]:
+        return [layer for layer in self.encoder.parts if isinstance(layer, Manifold)]
+
+    @property
+    def architecture(self) -> Architecture:
+        return {MANIFOLD: [asdict(layer.config) for layer in self.layers]}
+
+    @property
+    def bytes_needed(self) -> int:
+        return sum(layer.config.bytes_needed for layer in self.layers)
+
+    @torch.no_grad()
+    def begin(self, images: Tensor) -> None:
+        """Whitening and dictionary, from images of the first episode."""
+        for layer in self.layers:
+            codes = PatchCodes.of(images, layer.config)
+            layer.whitening.copy_(codes.whitening)
+            layer.dictionary.copy_(codes.dictionary)
+            layer.threshold.fill_(codes.threshold)
+            layer.scale.copy_(torch.tensor(self.std)[:, None, None])
+
+    def zero(self) -> Several:
+        return Several(tuple(CodeSums.zero(layer.config) for layer in self.layers))
+
+    def over(self, images: Tensor) -> Several:
+        return Several(tuple(episode_sums(layer.codes, images) for layer in self.layers))
+
+    @torch.no_grad()
+    def set(self, total: Several) -> None:
+        for layer, sums in zip(self.layers, total.parts, strict=True):
+            projection = solve(sums, layer.config)
+            layer.projection.copy_(projection.weight)
+            layer.sign.copy_(projection.sign)
+
+    def constants(self) -> dict[str, Tensor]:
+        return {}  # the dictionary is part of the encoder
+
+    def restore(self, constants: Mapping[str, Tensor]) -> None:
+        pass
+
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> Several:
+        parts = []
+        for at, layer in enumerate(self.layers):
+            named = {name.partition("/")[2]: value for name, value in tensors.items() if name.startswith(f"{at}/")}
+            parts.append(CodeSums.from_tensors(named))
+            if parts[-1].even_patches.dimension != layer.config.half:
+                raise ValueError("they are of another dictionary")
+        return Several(tuple(parts))

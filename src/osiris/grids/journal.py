@@ -73,8 +73,11 @@ def drop(directory: GridDirectory, run: GridRun, tasks: int) -> None:
 
 def last_step(log: Path) -> StepLine:
     """What the log of a run says about its progress; task 0: there is no line yet."""
-    lines = map(read_line, reversed(_end_of(log, 2**14).splitlines()))
-    return next((line for line in lines if isinstance(line, StepLine)), StepLine(task=0, step=0, terms={}))
+    for text in reversed(_end_of(log, 2**14).splitlines()):
+        with suppress(ValueError):
+            if isinstance(line := read_line(text), StepLine):
+                return line
+    return StepLine(task=0, step=0, terms={})
 
 
 def in_progress(files: RunDirectory) -> bool:

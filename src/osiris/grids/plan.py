@@ -17,6 +17,7 @@ from osiris.devices import open_device
 from osiris.evaluation.fingerprint import json_digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.framework.composition import resolve
+from osiris.framework.config import BY_SUMS
 from osiris.framework.cost import TWO_VIEWS, later_cost
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.models.encoder import build_encoder
@@ -63,8 +64,10 @@ class Costs:
         if sizes is None:
             return None
         tasks = len(sizes.train_per_task) if self._measure("continual", config) else 1
+        by_sums = config.method.method in BY_SUMS  # of whole images
+        views = sizes.side if by_sums else config.learning.view_size or sizes.side
         passes = (
-            (config.learning.view_size or sizes.side, self.training_passes(config, sizes)),
+            (views, self.training_passes(config, sizes)),
             (sizes.side, evaluation_passes(config, sizes, tasks)),
         )
         flops = [count * self._measure("flops", config, side) for side, count in passes]
@@ -73,7 +76,8 @@ class Costs:
 
     def training_passes(self, config: Config, sizes: Sizes) -> float:
         """Encoder forward passes of single views in training, a backward pass counted as two."""
-        images = [count * config.learning.epochs for count in sizes.train_per_task]
+        epochs = 1 if config.method.method in BY_SUMS else config.learning.epochs
+        images = [count * epochs for count in sizes.train_per_task]
         first, later = (self._measure(part, config) for part in ("first", "later"))
         return images[0] * first + sum(images[1:]) * later
 
@@ -100,7 +104,7 @@ def measure_part(what: str, config: Config, side: int) -> float:
     method = resolve(config.method)
     if what == "continual":
         return method.stream == "continual"
-    return TWO_VIEWS.work if what == "first" else later_cost(method).work
+    return TWO_VIEWS.work if what == "first" and method.sums is None else later_cost(method).work
 
 
 def sizes_of(config: Config) -> Sizes | None:

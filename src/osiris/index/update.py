@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import torch
 from torch import Tensor
 
 from osiris.console import progress
 from osiris.data.folder import Listing
-from osiris.data.looks import Look, file_digest, looking
+from osiris.data.looks import Look, looking
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.embedder import Embedder
+from osiris.index.content import FileStatus, Recognised, file_status, twins_among
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
 from osiris.index.newest import as_compared
 from osiris.index.parts import Part
@@ -127,9 +126,9 @@ class _Update:
     seconds: float = 0.0
     embedded: int = 0
 
-    def list(self, folders: Sequence[Path]) -> dict[str, tuple[int, int]]:
+    def list(self, folders: Sequence[Path]) -> dict[str, FileStatus]:
         """File -> size and time, of all image files below the folders."""
-        listed: dict[str, tuple[int, int]] = {}
+        listed: dict[str, FileStatus] = {}
         for folder in folders:
             listing, root = Listing(folder), absolute(folder).rstrip("/")
             self.report.notices += listing.notices()
@@ -144,9 +143,9 @@ class _Update:
                     self.leave_out(path, error.strerror or str(error), "cannot be read")
         return listed
 
-    def known(self, folders: Sequence[str]) -> dict[str, tuple[int, int]]:
+    def known(self, folders: Sequence[str]) -> dict[str, FileStatus]:
         """File -> size and time, of the files of earlier versions below the folders that are there."""
-        listed = dict[str, tuple[int, int]]()
+        listed = dict[str, FileStatus]()
         for part in self.index.parts:
             if part.version.digest != self.version.digest and folders:
                 inside = np.any([below(part.rows.paths, folder) for folder in folders], axis=0) & part.live
@@ -157,7 +156,7 @@ class _Update:
 
     def renew(
         self,
-        listed: dict[str, tuple[int, int]],
+        listed: dict[str, FileStatus],
         refresh: bool,
         memory_pairs: Callable[[Version], Pairs | None] | None,
     ) -> None:
@@ -180,7 +179,7 @@ class _Update:
         if self.left_out.total() <= MOST_NAMED:
             self.report.notices.append(f"{path} was left out: {reason}.")
 
-    def compare(self, listed: dict[str, tuple[int, int]], folders: Sequence[str]) -> list[str]:
+    def compare(self, listed: dict[str, FileStatus], folders: Sequence[str]) -> list[str]:
         """Mark what is gone or has come back; returns the files to embed."""
         for part in self.index.parts:
             inside = np.any([below(part.rows.paths, folder) for folder in folders], axis=0) & ~part.superseded
@@ -202,53 +201,18 @@ class _Update:
             self.index.commit()
         return todo
 
-    def recognise(self, paths: Sequence[str], listed: dict[str, tuple[int, int]]) -> list[str]:
+    def recognise(self, paths: Sequence[str], listed: dict[str, FileStatus]) -> list[str]:
         """Give files whose content the index has its vectors; returns the others."""
-        known = _Contents(self.index) if paths and self.index.exists else None
-        if known is None:
-            return [*paths]
-        others, found = list[str](), dict[str, str]()
-        for path in paths:
-            digest = _digest(path) if listed[path][0] in known.sizes else None
-            old = None if digest is None else known.path.get((listed[path][0], digest))
-            if old is None:
-                others.append(path)
-                continue
-            found[path] = old
-            if len(found) == COMMIT_ROWS:
-                self.point(found, listed)
-        self.point(found, listed)
+        found = Recognised(self.index, listed)
+        others = found.among(paths) if self.index.exists else [*paths]
+        self.report.new -= found.new
+        self.report.changed -= found.changed
+        self.report.found += found.moved
+        self.report.copies += found.copies
+        self.report.gone = max(0, self.report.gone - found.back)
         return others
 
-    def point(self, found: dict[str, str], listed: dict[str, tuple[int, int]]) -> None:
-        """New path -> known path with the same content. A known file that is gone is the new one."""
-        places = {path: self.index.where[old] for path, old in found.items()}
-        for part in {id(part): part for part, _ in places.values()}.values():
-            paths = [path for path, (place, _) in places.items() if place is part]
-            rows = part.take(np.array([places[path][1] for path in paths]))
-            stats = np.array([listed[path] for path in paths], dtype=np.int64)
-            for path in paths:
-                self._count(path, found[path])
-            names = pyarrow.array(paths, pyarrow.string())
-            self.index.add(part.version, replace(rows, paths=names, size=stats[:, 0], mtime=stats[:, 1]))
-        found.clear()
-
-    def _count(self, path: str, old: str) -> None:
-        if path in self.index.where:
-            self.report.changed -= 1
-        else:
-            self.report.new -= 1
-        place = self.index.where.get(old)
-        moved = place is not None and path != old and bool(place[0].gone[place[1]])
-        if moved:
-            self.index.supersede(old)
-            self.report.gone = max(0, self.report.gone - 1)
-        if moved or path == old:
-            self.report.found += 1
-        else:
-            self.report.copies += 1
-
-    def embed(self, paths: Sequence[str], listed: dict[str, tuple[int, int]], what: str) -> int:
+    def embed(self, paths: Sequence[str], listed: dict[str, FileStatus], what: str) -> int:
         """Add the vectors of these files; returns how many files were tried before the time was over. What was embedded
         before an interruption is kept."""
         pending, tried, written = list[tuple[str, np.ndarray, Look]](), 0, time.monotonic()
@@ -276,7 +240,7 @@ class _Update:
         return tried
 
     def _vectors(
-        self, paths: Sequence[str], listed: dict[str, tuple[int, int]]
+        self, paths: Sequence[str], listed: dict[str, FileStatus]
     ) -> Iterator[tuple[list[str], np.ndarray, list[Look], int]]:
         """(files, their vectors, how they look, how many were tried), batch by batch until the time is over. A changed
         file that has no vector loses its old one, which is that of another image."""
@@ -318,7 +282,7 @@ class _Update:
         ends = old.digest, self.version.digest
         return next((one for one in self.index.maps if (one.source, one.target) == ends), None)
 
-    def reachable(self, old: Version, listed: dict[str, tuple[int, int]]) -> list[str]:
+    def reachable(self, old: Version, listed: dict[str, FileStatus]) -> list[str]:
         """Files of an earlier version that were listed and have not changed."""
         return [
             path
@@ -326,7 +290,7 @@ class _Update:
             if part.version.digest == old.digest and listed.get(path) == _status(part, row)
         ]
 
-    def sample(self, old: Version, listed: dict[str, tuple[int, int]]) -> Pairs:
+    def sample(self, old: Version, listed: dict[str, FileStatus]) -> Pairs:
         """Embed a random sample of the files of an earlier version again."""
         files, size = self.reachable(old, listed), self.index.dimension
         chosen = torch.randperm(len(files), generator=generator(0, "index.sample", old.episode))[:SAMPLE].tolist()
@@ -357,44 +321,6 @@ class _Update:
         if self.embedded:
             self.report.seconds_per_image = self.seconds / self.embedded
         return self.report
-
-
-class _Contents:
-    """Which contents an index has."""
-
-    def __init__(self, index: Index) -> None:
-        self.path: dict[tuple[int, bytes], str] = {}
-        """Size and digest -> a file that has, or had, this content; one that is gone if there is one."""
-        for path, (part, row) in index.where.items():
-            digest = part.rows.facts["digest"][row]
-            key = int(part.rows.size[row]), digest.tobytes()
-            if digest.any() and (key not in self.path or part.gone[row]):
-                self.path[key] = path
-        self.sizes = {size for size, _ in self.path}
-
-
-def twins_among(paths: Sequence[str], listed: dict[str, tuple[int, int]]) -> list[str]:
-    """Files with the content of one before them."""
-    sizes, seen, twins = Counter(listed[path][0] for path in paths), set[bytes](), list[str]()
-    for path in paths:
-        digest = _digest(path) if sizes[listed[path][0]] > 1 else None
-        if digest is not None and digest in seen:
-            twins.append(path)
-        elif digest is not None:
-            seen.add(digest)
-    return twins
-
-
-def _digest(path: str) -> bytes | None:
-    try:
-        return file_digest(Path(path))
-    except (OSError, UserError):
-        return None
-
-
-def file_status(path: str) -> tuple[int, int]:
-    status = os.stat(path)  # noqa: PTH116
-    return status.st_size, status.st_mtime_ns
 
 
 def _status(part: Part, row: int) -> tuple[int, int]:

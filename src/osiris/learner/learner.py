@@ -27,16 +27,19 @@ from osiris.data.images import UndecodableImage, decode_all
 from osiris.data.load import episode_source
 from osiris.devices import open_device
 from osiris.errors import UserError
+from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.reference import Reference, labelled_files
 from osiris.evaluation.scores import Health
 from osiris.files import cache_directory, load_metadata, save_tensors
+from osiris.framework.config import BY_SUMS
 from osiris.framework.methods import Method
 from osiris.framework.own import named
 from osiris.index.status import IndexStatus
 from osiris.invocation import recorded
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
-from osiris.learner.observations import NEEDS_REFERENCE, Guard, measure, open_reference, verdict
+from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, measure, open_reference, verdict
+from osiris.learner.sums import by_sums, forget_images
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe
@@ -189,9 +192,7 @@ class Learner(Collection):
                 run.advance(episode, guard)
             run.finish()
             with run.interrupt.at_once():
-                memory = run.engine.memory
-                held = memory.images[: memory.filled].cpu()
-                processes.on_first(measure, directory, held, run.known, opened_images, run.device)
+                processes.on_first(measure, directory, images_at_hand(run), run.known, opened_images, run.device)
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
@@ -334,13 +335,15 @@ class Learner(Collection):
                 return 0
         with self._files as directory:
             state = self._state()
-            size = state.memory.images.shape[-1]
+            size = state.progress.image_size
             table = episode_source(list(images), "forget")[0].read_table()
             wanted = list[torch.Tensor]()
             for row, image in enumerate(decode_all(table.read, len(table), size)):  # not into the cache
                 if isinstance(image, UndecodableImage):
                     raise UserError(f"{table.describe(row)} cannot be looked for in the memory: {image}.")
                 wanted.append(torch.from_numpy(image))
+            if by_sums(directory):
+                return forget_images(directory, wanted) if wanted else 0
 
             def found(one: State) -> torch.Tensor:
                 held = one.memory.images
@@ -405,6 +408,14 @@ def keep_apart(labelled: tuple[Reference | None, str | None], episodes: Sequence
             warn(f"{among}: they are learned from too, so their accuracy is not an unbiased test.")
 
 
+def images_at_hand(run: Training) -> torch.Tensor:
+    """Those of the memory, uint8 [N, 3, H, W]; of a method without one, some of the last episode."""
+    memory, last = run.engine.memory, run.episodes[-1].images
+    if memory.filled or last is None:
+        return memory.images[: memory.filled].cpu()
+    return last.take(fixed_subset(len(last), MOST_IMAGES))
+
+
 def refuse_what_cannot_grow(run: Training) -> None:
     if run.method.stream != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
@@ -414,7 +425,15 @@ def refuse_what_cannot_grow(run: Training) -> None:
 
 def introduce(config: Config) -> None:
     """The settings of a new state."""
-    notice(f"a new state, preset {config.preset}{describe(config)}.")
+    if config.method.method == "readout":
+        notice(
+            "a new state. The network stays as it is: what is learned is how to weigh its layers, in one pass over the "
+            "images, none of which is kept. To train the network instead: --method osiris-d."
+        )
+    elif config.method.method in BY_SUMS:
+        notice("a new state, learned by sums in one pass over the images.")
+    else:
+        notice(f"a new state, preset {config.preset}{describe(config)}.")
     if (config.encoder.encoder or "").startswith("own:") and not config.pretrained:
         notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.reference import Reference, against, movement, read_reference, score_reference
 from osiris.evaluation.scores import ReferenceScores, write_record
 from osiris.files import cache_directory, read_json, write_json
+from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory
 from osiris.runs.progress import Progress, episode_folder, write_progress
 from osiris.runs.records import Observation, Observations
@@ -41,40 +43,46 @@ def measure(
 ) -> Observations:
     """Add what is missing, for every finished episode whose weights are still there.
 
-    `memory`: its images, uint8 [N, 3, H, W]. `labelled`: see `open_reference`. A kill loses nothing: the next call adds
-    it.
+    `memory`: images whose features are compared, uint8 [N, 3, H, W]; fewer than two if none are known. `labelled`: see
+    `open_reference`. A kill loses nothing: the next call adds it.
     """
     observations = observations_of(directory, progress)
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     weights = {task: folder.weights for task, folder in enumerate(folders) if folder.weights.exists()}
-    images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy()
-    assert len(images) > 1, "an episode has at least four images, and each is offered to the memory"
+    images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy() if len(memory) > 1 else None
     reference, place = labelled
+    memo: dict[int, Tensor] = {}
     by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
     if progress.start:
         embedder = Embedder(directory.start.weights, device)
-        begin = embedder.embed_batch(images)
+        begin = None if images is None else embedder.embed_batch(images, memo)
         if reference is not None and (start is None or start.digest != reference.digest):
-            start = score_reference(reference, embedder.embed_batch)
+            start = score_reference(reference, partial(embedder.embed_batch, memo=memo))
             write_record(directory.start.observation, start)
     missing = [task for task in weights if task not in by_task or _lacks(by_task[task], reference)]
     before: tuple[int, Tensor] | None = None
     for task in missing:
         embedder = Embedder(weights[task], device)
-        after = embedder.embed_batch(images)
+        after = None if images is None else embedder.embed_batch(images, memo)
         known = by_task.get(task)
         if known is None:
-            if task - 1 in weights and (before is None or before[0] != task - 1):
-                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images)
-            moved = movement(before[1], after) if before is not None and before[0] == task - 1 else (None, None)
-            away = None if begin is None else movement(begin, after)[0]
+            if images is not None and task - 1 in weights and (before is None or before[0] != task - 1):
+                before = task - 1, Embedder(weights[task - 1], device).embed_batch(images, memo)
+            moved = None, None
+            if after is not None and before is not None and before[0] == task - 1:
+                moved = movement(before[1], after)
+                if isinstance(embedder.encoder, JoinedManifold):  # its numbers are other ones after each episode
+                    moved = None, moved[1]
+            away = None if begin is None or after is None else movement(begin, after)[0]
             kept = task not in progress.position.refused
             known = Observation(task=task, drift=moved[0], same_neighbours=moved[1], from_start=away, kept=kept)
         if reference is not None and _lacks(known, reference):
             earlier = next((one.reference for one in by_task.values() if one.reference is not None), start)
-            known = replace(known, reference=score_reference(reference, embedder.embed_batch, earlier))
+            known = replace(
+                known, reference=score_reference(reference, partial(embedder.embed_batch, memo=memo), earlier)
+            )
         write_record(folders[task].observation, known)
-        by_task[task], before = known, (task, after)
+        by_task[task], before = known, None if after is None else (task, after)
     if place != progress.reference:
         progress = replace(progress, reference=place)
         write_progress(directory, progress)
@@ -171,7 +179,7 @@ def verdict(observations: Observations) -> str:
         moved = [(last.from_start, "the start"), (last.drift, "before this episode")]
         parts = [f"{value:.3f} from {place}" for value, place in moved if value is not None]
         if parts:
-            said.append(f"On the images of the memory they moved by {' and '.join(parts)} (1 - cosine).")
+            said.append(f"On images that were learned they moved by {' and '.join(parts)} (1 - cosine).")
         if last.same_neighbours is not None:
             said.append(f"{last.same_neighbours:.0f}% of their nearest neighbours are the same as before.")
         return " ".join(said)

@@ -13,7 +13,7 @@ from osiris.errors import UserError
 Family = Literal["resnet", "fast"]
 Norm = Literal["gn", "bn"]
 Stem = Literal["small", "large"]
-Readout = Literal["none", "joined", "whitened"]
+Readout = Literal["joined", "whitened"]
 
 
 ARCHITECTURES = {"resnet18": (64, (2, 2, 2, 2)), "resnet34": (64, (3, 4, 6, 3))}
@@ -34,11 +34,15 @@ class EncoderConfig:
     normalise: str | None = None
     """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
     `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
-    readout: Readout = "none"
-    """What the features are. `none`: what the encoder returns; `joined`: several of its layers, whitened by the images
-    that were seen, with a share of what it returns (docs/methods/readout.md); `whitened`: without that share."""
-    readout_size: Annotated[int, Meta(ge=2, le=8192)] = 2048
-    """Numbers that a readout gives, at most. Fewer make a smaller index; see docs/results/readout.md for the cost."""
+    readout: Readout = "joined"
+    """What the method `readout` makes of several layers. `joined`: whitened by the images that were seen, with a share
+    of what the encoder returns, as the images demand; `whitened`: without that share."""
+    readout_size: Annotated[int, Meta(ge=2, le=8192)] | None = None
+    """Numbers that a readout gives, at most; None means as many as the joined layers have. Fewer make smaller files and
+    are a little worse (docs/results/readout.md)."""
+    codes: Annotated[int, Meta(ge=128, le=65_536, multiple_of=2)] = 1024
+    """Of the method `smt`: patches in the dictionary of each of its four layers. Twice as many take up to three times
+    as long and are better (docs/results/closed-form.md)."""
     family: Family = "resnet"
     """`resnet`: the paper's; `fast`: whitening stem, no normalisation layers, fitted on the first task's images."""
     width: Annotated[int, Meta(ge=4, le=1024)] = 64
@@ -78,7 +82,14 @@ class EncoderConfig:
         if self.encoder is not None:
             return {"encoder": self.encoder}
         record = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        other = ("encoder", "pretrained", "normalise", "readout", "readout_size")  # what is made of its features
+        other = (
+            "encoder",
+            "pretrained",
+            "normalise",
+            "readout",
+            "readout_size",
+            "codes",
+        )  # what is made of its features
         return {name: value for name, value in record.items() if name not in other}
 
     @property

@@ -20,6 +20,7 @@ from osiris.models.activation import Mish
 from osiris.models.config import EncoderConfig
 from osiris.models.external import Architecture, build_external
 from osiris.models.fast import FastEncoder
+from osiris.models.manifold import JoinedManifold, Manifold
 from osiris.models.normalisation import BatchNorm, evaluating, group_norm
 from osiris.models.standalone import Block, ResNet
 from osiris.randomness import scoped
@@ -100,12 +101,12 @@ def without_memory() -> Iterator[None]:
 
 def is_external(encoder: nn.Module) -> bool:
     """Whether it is not one of the encoders that osiris defines itself."""
-    return not isinstance(encoder, Encoder | FastEncoder)
+    return not isinstance(encoder, Encoder | FastEncoder | Manifold | JoinedManifold)
 
 
 def feature_count(encoder: nn.Module, image_shape: tuple[int, int, int]) -> int:
     """D of an encoder from images [B, 3, H, W] to features [B, D]. External encoders are tried on two black images."""
-    if isinstance(encoder, Encoder | FastEncoder):
+    if isinstance(encoder, Encoder | FastEncoder | Manifold | JoinedManifold):
         return encoder.features
     parameter = next(encoder.parameters(), None)
     if parameter is None:

@@ -14,12 +14,13 @@ LAYERS = "layers"
 
 
 class JoinedEncoder(nn.Module):
-    """Normalised images [B, 3, H, W] to features [B, P]; before it has learned anything, to zeros."""
+    """Normalised images [B, 3, H, W] to features [B, P]; before it has learned anything, to what the network
+    returns (and zeros)."""
 
     def __init__(self, layers: Layers, dimension: int) -> None:
         super().__init__()
         self.layers = layers
-        self.readout = Readout(sum(layers.sizes), dimension)
+        self.readout = Readout(layers.sizes, dimension)
 
     @property
     def network(self) -> nn.Module:
@@ -35,10 +36,11 @@ class JoinedEncoder(nn.Module):
         return self.readout(self.layers(images))
 
 
-def join(network: nn.Module, dimension: int, image_shape: tuple[int, int, int]) -> JoinedEncoder:
+def join(network: nn.Module, dimension: int | None, image_shape: tuple[int, int, int]) -> JoinedEncoder:
     """Around a network whose layers are found by tracing it on such images."""
     layers = Layers.found(network, image_shape)
-    return JoinedEncoder(layers, min(dimension, sum(layers.sizes)))
+    joined = sum(layers.sizes)
+    return JoinedEncoder(layers, min(dimension or joined, joined))
 
 
 def joined(network: nn.Module, record: dict[str, Any]) -> JoinedEncoder:

@@ -71,7 +71,8 @@ def read_image(path: str | Path, folder: str | Path = HERE) -> Tensor:
 
 def build(config: dict[str, Any]) -> nn.Module:
     """The network that `encoder` in config.json describes, with random weights."""
-    return FastEncoder(config) if config["family"] == "fast" else ResNet(config)
+    network = FastEncoder(config) if config["family"] == "fast" else ResNet(config)
+    return Joined(network, config["layers"]) if "layers" in config else network
 
 
 Norm = Callable[[int], nn.Module]
@@ -192,3 +193,47 @@ class FastEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.maxpool(F.silu(self.conv1(images), inplace=True))
         return quarters(self.blocks(hidden))
+
+
+class Layers(nn.Module):
+    """A network; gives the means of some of its layers and its own features, side by side."""
+
+    def __init__(self, network: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.network, self.names = network, names
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Callable[..., None]:
+            return lambda module, inputs, output: seen.update({name: output.mean((2, 3)).float()})
+
+        hooks = [self.network.get_submodule(name).register_forward_hook(keep(name)) for name in self.names]
+        try:
+            features = self.network(images).float()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.cat([*(seen[name] for name in self.names), features], 1)
+
+
+class Readout(nn.Module):
+    """A linear map of joined layers."""
+
+    def __init__(self, joined: int, dimension: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(joined))
+        self.register_buffer("projection", torch.zeros(joined, dimension))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, joined: Tensor) -> Tensor:
+        return (joined - self.get_buffer("centre")) @ self.get_buffer("projection")
+
+
+class Joined(nn.Sequential):
+    """The features are a readout of several layers."""
+
+    def __init__(self, network: nn.Module, record: dict[str, Any]) -> None:
+        super().__init__()
+        self.layers = Layers(network, record["names"])
+        self.readout = Readout(sum(record["sizes"]), record["dimension"])

@@ -51,7 +51,7 @@ class Evidence:
     def methods(self, quantity: str = "A") -> list[str]:
         """The paper's continual methods with this quantity: no references, ablations, variants or later methods."""
         names = [method for method, known in self.samples if known == quantity]
-        others = ("other", "later")
+        others = ("other", "later", "sums")
         return [name for name in names if group_of(name) not in others and name not in published.REFERENCES]
 
 

@@ -23,9 +23,10 @@ GROUPS = {
     "reference": ("ft", "offline", "d1-only"),
     "replay": ("er", "er+", "er++", "der", "lump", "osiris-r"),
     "distillation": ("ewc", "cassle", "pocon", "osiris-d"),
+    "sums": ("readout",),
     "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"),
 }
-"""The groups of methods in the paper's tables, and the methods that came after it."""
+"""The groups of methods in the paper's tables, those that learn by sums, and those that came after it."""
 YES, NO = True, False
 TICKS: dict[str, Ticks] = {
     "ft": (YES, NO, NO),
@@ -44,7 +45,7 @@ TICKS: dict[str, Ticks] = {
 
 
 def group_of(name: str) -> str:
-    """reference, replay, distillation or later; `other` for methods that are not in the zoo."""
+    """reference, replay, distillation, sums or later; `other` for methods that are not in the zoo."""
     return next((group for group, names in GROUPS.items() if name in names), "other")
 
 
@@ -56,7 +57,8 @@ class Facts:
     group: str
     stream: str
     paper: Ticks | None
-    measured: Ticks
+    measured: Ticks | None
+    """None: it has no losses."""
     terms: tuple[Traced, ...]
     stores: str
     storage: Storage
@@ -64,7 +66,9 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """`replay`, `distillation`, both, or `-`."""
+        """`replay`, `distillation`, both, `sums`, or `-`."""
+        if self.storage.sums:
+            return "sums"
         replay = ["replay"] if self.storage.slots else []
         distils = self.group == "distillation" or (
             self.group == "later" and ("f*" in self.stores or "f~" in self.stores)
@@ -73,15 +77,15 @@ class Facts:
 
     @property
     def origin(self) -> str:
-        """Where the method is from: paper, later, reference or own."""
+        """Where the method is from: paper, later, reference, osiris or own."""
         if self.stream != "continual":
             return "reference"
-        return {"later": "later", "other": "own"}.get(self.group, "paper")
+        return {"later": "later", "sums": "osiris", "other": "own"}.get(self.group, "paper")
 
     @property
     def differences(self) -> tuple[str, ...]:
         """The columns in which the tick of the paper and the measured reach differ."""
-        if self.paper is None:
+        if self.paper is None or self.measured is None:
             return ()
         return tuple(column for column, said, seen in zip(COLUMNS, self.paper, self.measured) if said != seen)
 
@@ -94,8 +98,8 @@ def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_
         group=group_of(name),
         stream=method.stream,
         paper=TICKS.get(name),
-        measured=measure_ticks(method),
-        terms=trace(method),
+        measured=measure_ticks(method) if method.sums is None else None,
+        terms=trace(method) if method.sums is None else (),
         stores=stores(method),
         storage=measure_storage(method, encoder, projector, memory_size, (3, image_size, image_size)),
         cost=measure_cost(method),
@@ -111,6 +115,8 @@ def all_facts(
 
 def stores(method: Method) -> str:
     """What a method stores, in words: `memory, f*`."""
+    if method.sums is not None:
+        return "sums"
     words = ["memory"] if method.reads_memory else []
     for _, term, _ in method.weighted(20):
         words += sorted(term.needs)

@@ -210,11 +210,14 @@ Line = StepLine | EvaluationLine | OverfittingLine
 
 
 def read_line(line: bytes) -> Line | None:
-    """A line of log.jsonl, made harmless; None for one that a crash cut short, and for what no run writes."""
+    """A line of log.jsonl, made harmless; None for one that a crash cut short, and for other events. One that no
+    run writes raises a `msgspec.ValidationError`."""
     try:
-        return msgspec.convert(harmless(msgspec.json.decode(line)), Line)
+        value = harmless(msgspec.json.decode(line))
     except (ValueError, RecursionError):
         return None
+    known = isinstance(value, dict) and value.get("event") in ("step", "evaluation", "overfitting")
+    return msgspec.convert(value, Line) if known else None
 
 
 def read_metrics(path: Path) -> RunMetrics:

@@ -168,6 +168,8 @@ class Run:
                 return [line for line in lines if line is not None]
         except FileNotFoundError:
             return []
+        except msgspec.ValidationError as error:
+            raise UserError(f"{self.files.log} has a line that no run writes: {error}.") from None
 
     @cached_property
     def steps_logged(self) -> list[StepLine]:

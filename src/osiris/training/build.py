@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,14 +15,16 @@ from osiris.data.catalogue import IMAGENET_MEAN, IMAGENET_STD
 from osiris.errors import UserError
 from osiris.evaluation.baselines import Baseline, untrained_baseline
 from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
+from osiris.exact.manifold import ManifoldConfig, layers
 from osiris.files import cache_directory, load_tensors
 from osiris.framework.methods import Method
-from osiris.framework.summed import Summed, SummedReadout
+from osiris.framework.summed import Summed, SummedManifold, SummedReadout
 from osiris.framework.trainable import TrainableMethod
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder, feature_count
 from osiris.models.external import Architecture, Channels, freeze_layers, normalisation, statistics
 from osiris.models.joined import LAYERS, join, joined
+from osiris.models.manifold import MANIFOLD, manifold
 from osiris.models.normalisation import set_mode
 
 FIT_IMAGES = 500
@@ -54,6 +57,10 @@ def build_summed(
     config: Config, method: Method, benchmark: Benchmark, device: torch.device, architecture: Architecture | None
 ) -> Summed:
     """What a method learns by sums, on the device. `architecture`: see `build_encoder`."""
+    if method.sums == "manifold":
+        record = [asdict(layer) for layer in layers(ManifoldConfig(codes=config.encoder.codes, seed=config.seed))]
+        encoder = manifold(record if architecture is None else architecture[MANIFOLD])
+        return SummedManifold(encoder.to(device).eval(), benchmark.std)
     images, shape = first_task_images(benchmark, config.encoder), benchmark.train.images.shape
     known = architecture and {name: value for name, value in architecture.items() if name != LAYERS}
     network = build_encoder(config.encoder, config.seed, images=images, architecture=known)
@@ -65,9 +72,9 @@ def build_summed(
         encoder = join(network, config.encoder.readout_size, shape)
     else:
         encoder = joined(network, architecture[LAYERS])
-    kind = "joined" if config.encoder.readout == "none" else config.encoder.readout
+    share = 0.0 if config.encoder.readout == "whitened" else None
     return SummedReadout(
-        encoder.to(device).eval(), config.encoder.encoder, kind, benchmark.mean, benchmark.std, shape[-1]
+        encoder.to(device).eval(), config.encoder.encoder, share, benchmark.mean, benchmark.std, shape[-1]
     )
 
 

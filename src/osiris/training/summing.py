@@ -19,7 +19,7 @@ from osiris import processes
 from osiris.config import Config
 from osiris.data.benchmark import Benchmark
 from osiris.framework.methods import Method
-from osiris.framework.summed import Summed
+from osiris.framework.summed import Summed, image_digests
 from osiris.memory import Memory
 from osiris.models.external import Architecture
 from osiris.runs.state import Position
@@ -27,7 +27,7 @@ from osiris.training.build import build_summed
 from osiris.training.engine import Accept, Ended, Event, Stepped, StepResult, Trained
 from osiris.training.schedule import Episode
 
-FIRST = 1000
+FIRST = 2500
 """Images of the first episode that a method may look at before it begins."""
 
 
@@ -56,6 +56,8 @@ class SummingEngine:
         """The sums over all finished episodes."""
         self.part: Any = None
         """The sums over the steps of the present one."""
+        self.learned = self.present = torch.zeros(0, 16, dtype=torch.uint8)
+        """Digests of the images of both, by which one that is to be forgotten is known."""
 
     def learn(
         self,
@@ -89,9 +91,11 @@ class SummingEngine:
         """The sums of the images of one step, each process of its share."""
         assert episode.images is not None
         positions = torch.arange(step * episode.batch_size, min((step + 1) * episode.batch_size, episode.count))
-        mine = positions[processes.share(len(positions))]
-        if len(mine):
-            self.part = self.part + self.summed.over(episode.images.take(mine))
+        images = episode.images.take(positions[processes.share(len(positions))])
+        digests = image_digests(images).long()
+        if len(images):
+            self.part = self.part + self.summed.over(images)
+        self.present = torch.cat([self.present, processes.gather(digests, len(positions)).to(torch.uint8)])
         seen = torch.tensor(float(positions[-1] + 1))
         return StepResult({"images": seen}, torch.tensor(True), len(positions))
 
@@ -103,8 +107,8 @@ class SummingEngine:
         if accept is not None and earlier is not None and not accept(earlier, self.summed.encoder):
             self.summed.encoder.load_state_dict(earlier.state_dict())
         else:
-            self.total = together
-        self.part = None
+            self.total, self.learned = together, torch.cat([self.learned, self.present])
+        self.part, self.present = None, self.present[:0]
 
     def _of_all_processes(self, sums: Any) -> Any:
         tensors = sums.tensors()
@@ -114,7 +118,8 @@ class SummingEngine:
         model = {f"encoder.{name}": value for name, value in self.summed.encoder.state_dict().items()}
         model |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
         sums = {name: one.tensors() for name, one in (("total", self.total), ("part", self.part)) if one is not None}
-        return {"model": model, "sums": sums, "constants": self.summed.constants()}
+        digests = {"learned": self.learned, "present": self.present}
+        return {"model": model, "sums": sums, "constants": self.summed.constants()} | digests
 
     def restore(self, state: dict[str, Any]) -> None:
         """Raises ValueError if the state is not one of this encoder."""
@@ -122,6 +127,7 @@ class SummingEngine:
             encoder = {name: value for name, value in state["model"].items() if name.startswith("encoder.")}
             self.summed.encoder.load_state_dict({name[8:]: value for name, value in encoder.items()})
             self.summed.restore(state["constants"])
+            self.learned, self.present = state["learned"], state["present"]
             self.total, self.part = (
                 self.summed.from_tensors(state["sums"][name]) if name in state["sums"] else None
                 for name in ("total", "part")

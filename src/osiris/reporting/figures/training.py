@@ -63,6 +63,7 @@ def loss_terms(study: Study) -> Figure | None:
 def term_curves(runs: Sequence[Run]) -> dict[str, Curve]:
     """Term -> its curve over seeds; `loss` only if there is more than one term."""
     names = list(dict.fromkeys(name for run in runs for record in run.steps_logged for name in record.terms))
+    names = [name for name in names if name.split(".")[0] in ROLE_STYLES]  # a method by sums has no losses
     wanted = ["loss", *names] if len(names) > 1 else names
     # A run also logs where it saves, so only some of its points are those of other seeds.
     series = {name: common_points([_logged(run, name) for run in runs]) for name in wanted}
