@@ -74,7 +74,8 @@ def indexed(state: Path) -> list[str]:
 def test_what_people_do_with_it(state: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", str(state), str(photos)]) == 0
     out, _ = shown(capsys)
-    assert "8 new, 1 copies of known files" in out and "index: 9 images; 9 of the encoder after episode 1 (the current one)" in out
+    assert "8 new, 1 copies of known files" in out
+    assert "index: 9 images; 9 of the encoder after episode 1 (the current one)" in out
     vectors = np.concatenate([part.rows.vectors for part in Index(state / "index").parts])
     features = Learner(state).embed([photos / name for name in sorted(os.listdir(photos))])  # noqa: PTH208
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
