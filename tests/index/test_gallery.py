@@ -185,30 +185,24 @@ def test_forgetting_keeps_the_map(tmp_path: Path, random: np.random.Generator) -
     np.testing.assert_allclose(values_after[0], [value for _, value in expected], atol=1e-6)
 
 
-def test_groups_are_those_of_a_loop(
+def test_pairs_are_those_of_a_loop(
     tmp_path: Path, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gallery_module, "BLOCK", 7)
     monkeypatch.setattr(gallery_module, "QUERIES", 4)
     bank = made(tmp_path / "index", {NEW: 60}, random)
-    index = Index(tmp_path / "index")
-    with index:
-        index.parts[0].gone[10] = True
-        index.commit()
-    for cosine in (0.6, 0.7, 0.8):
-        names = [name for name in bank if not name.endswith("/10")]
-        group = {name: {name} for name in names}
-        for a in names:
-            for b in names:
-                if a != b and float(bank[a] @ bank[b]) >= cosine and group[a] is not group[b]:
-                    group[a] |= group[b]
-                    for name in group[b]:
-                        group[name] = group[a]
-        expected = {frozenset(one) for one in group.values() if len(one) > 1}
-        gallery = Gallery(Index(index.folder), NEW)
-        found = [frozenset(map(gallery.path, rows.tolist())) for rows in gallery.groups(cosine)]
-        assert set(found) == expected and [len(one) for one in found] == sorted(map(len, found), reverse=True)
-    assert expected, "the last cosine still has groups"
+    gallery = Gallery(Index(tmp_path / "index"), NEW)
+    rows = np.delete(gallery.shown, [10, 41])
+    names, vectors = [*bank], np.stack([*bank.values()])
+    expected = {(names[a], names[b]) for a in rows for b in rows if a < b and float(vectors[a] @ vectors[b]) >= 0.6}
+    found = zip(*(side.tolist() for side in gallery.pairs(rows, 0.6)))
+    assert {(gallery.path(a), gallery.path(b)) for a, b in found} == expected and len(expected) > 10
+    place, sample = np.arange(len(rows)) % 3, np.array([40, 3, 20])
+    best = [
+        max(float(vectors[rows[a]] @ vectors[rows[b]]) for b in range(len(rows)) if place[a] != place[b])
+        for a in sorted(sample)
+    ]
+    np.testing.assert_allclose(gallery.nearest_elsewhere(rows, place, sample), best, atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [5, 30])

@@ -51,7 +51,9 @@ def test_rows_come_back_as_they_were_given(tmp_path: Path) -> None:
     assert part.rows.paths.to_pylist() == ["/a/1.png", "/a/ü.png"] and part.rows.mtime.tolist() == [7, 8]
     assert part.version == FIRST and not part.rows.vectors.flags.owndata, "memory-mapped"
     table = pyarrow.ipc.open_file(str(tmp_path / "index" / part.name)).read_all()
-    assert table.column_names == ["path", "size", "mtime", "vector"]
+    assert table.column_names == [
+        *("path", "size", "mtime", "digest", "hash", "width", "height", "taken", "thumbnail", "vector")
+    ]
 
 
 def test_a_newer_row_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from osiris.data.images import UndecodableImage, decode
 from osiris.errors import UserError
@@ -33,7 +34,9 @@ class Encoder:
         self.weight, self.seen = first + turn * second, list[str]()
         self.before: Callable[[], object] = lambda: None
 
-    def batches(self, read: Callable[[Sequence[int]], list[Any]], count: int) -> Iterator[EmbeddedBatch]:
+    def batches(
+        self, read: Callable[[Sequence[int]], list[Any]], count: int, decode: Callable[[Any, int], np.ndarray] = decode
+    ) -> Iterator[EmbeddedBatch]:
         for row in range(count):
             self.before()
             (path,) = read([row])
@@ -79,6 +82,87 @@ def test_only_new_and_changed_files_are_embedded(photos: Path, index: Index) -> 
     done = run(index, photos, encoder)
     assert done.unchanged == 6 and encoder.seen == [], "a file that has come back is not embedded again"
     assert (index_status(Index(index.folder), FIRST).images, done.gone) == (6, 1)
+
+
+def contents(index: Index) -> dict[str, bytes]:
+    """File that counts -> its vector."""
+    parts = Index(index.folder).parts
+    return {
+        path: vector.tobytes()
+        for part in parts
+        for path, vector, live in zip(part.rows.paths.to_pylist(), part.rows.vectors, part.live.tolist())
+        if live
+    }
+
+
+def test_files_that_were_moved_renamed_or_touched_are_found_by_their_content(photos: Path, index: Index) -> None:
+    encoder = Encoder()
+    run(index, photos, encoder)
+    before = contents(index)
+    (photos / "1.png").rename(photos / "renamed.png")
+    (photos / "more").mkdir()
+    (photos / "2.png").rename(photos / "more" / "2.png")
+    os.utime(photos / "3.png", (1, 1))
+    shutil.copy(photos / "4.png", photos / "more" / "copy.png")
+    done = run(index, photos, encoder)
+    assert encoder.seen == [], "nothing is embedded"
+    assert (done.new, done.changed, done.gone, done.found, done.copies, done.unchanged) == (0, 0, 0, 3, 1, 3)
+    now = contents(index)
+    assert len(now) == 7 and not index_status(Index(index.folder), FIRST).gone
+    for old, new in (("1.png", "renamed.png"), ("2.png", "more/2.png"), ("3.png", "3.png"), ("4.png", "more/copy.png")):
+        assert now[str(photos / new)] == before[str(photos / old)]
+    done = run(index, photos, encoder)
+    assert (done.unchanged, done.found, encoder.seen) == (7, 0, [])
+
+
+def test_a_renamed_folder_is_not_embedded_again(photos: Path, index: Index) -> None:
+    """Named alone, with its parent, and after the encoder has learned: the vectors stay those of their version."""
+    encoder = Encoder()
+    run(index, photos, encoder)
+    before = sorted(contents(index).values())
+    other = photos.rename(photos.parent / "2026-11")
+    done = run(index, other, encoder)
+    assert (encoder.seen, done.copies, done.found) == ([], 6, 0), "the old folder was not named, so nobody looked there"
+    done = run(index, other.parent, encoder)
+    assert (encoder.seen, done.gone, done.unchanged) == ([], 6, 6)
+    last = other.rename(other.parent / "last")
+    done = run(index, other.parent, encoder)
+    assert (encoder.seen, done.found, done.copies) == ([], 6, 0)
+    assert sorted(contents(index).values()) == before and {Path(path).parent for path in contents(index)} == {last}
+
+
+def test_new_files_with_the_same_content_are_embedded_once(photos: Path, index: Index) -> None:
+    for number in range(3):
+        shutil.copy(photos / "4.png", photos / f"copy {number}.png")
+    encoder = Encoder()
+    done = run(index, photos, encoder)
+    assert len(encoder.seen) == 6 and (done.new, done.copies) == (6, 3)
+    assert len(contents(index)) == 9 and len(set(contents(index).values())) == 6
+
+
+def test_other_content_of_the_same_size_is_embedded(tmp_path: Path, index: Index) -> None:
+    (tmp_path / "flat").mkdir()
+    for shade in range(2):
+        Image.new("RGB", (10, 10), (shade, 0, 0)).save(tmp_path / "flat" / f"{shade}.bmp")
+    encoder = Encoder()
+    run(index, tmp_path / "flat", encoder)
+    assert len(encoder.seen) == 2
+    Image.new("RGB", (10, 10), (9, 0, 0)).save(tmp_path / "flat" / "9.bmp")
+    assert run(index, tmp_path / "flat", encoder).new == 1 and encoder.seen == ["9.bmp"]
+
+
+def test_folders_that_are_gone_are_shown(photos: Path, index: Index) -> None:
+    write_pictures(photos / "2026-11", 2, seed=3)
+    run(index, photos, Encoder())
+    assert index_status(Index(index.folder), FIRST).missing == []
+    shutil.rmtree(photos / "2026-11")
+    status = index_status(Index(index.folder), FIRST)
+    assert status.missing == [str(photos / "2026-11")]
+    assert f"{photos}/2026-11 (`osiris observe STATE --forget FOLDER` removes" in str(status)
+    with index:
+        index.forget([str(photos / "2026-11")])
+        index.commit()
+    assert index_status(Index(index.folder), FIRST).missing == []
 
 
 def test_files_of_other_folders_stay_as_they_are(photos: Path, index: Index, tmp_path: Path) -> None:

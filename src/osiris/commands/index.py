@@ -6,6 +6,7 @@ import io
 import json as json_module
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 from osiris.index.store import absolute
 from osiris.learner import Learner
+from osiris.learner.duplicates import Twin, TwinGroup
 from osiris.reporting.benchmark_images import contact_sheet
 
 THUMBNAIL = 96
@@ -76,11 +78,17 @@ def index_command(
     if json:
         print_json(done=done, index=status)
     else:
-        counts = [(done.new, "new"), (done.changed, "changed"), (done.unchanged, "unchanged"), (done.gone, "gone")]
+        counts = [(done.new, "new"), (done.changed, "changed"), (done.unchanged, "unchanged")]
+        counts += [(done.found, "found again"), (done.copies, "copies of known files"), (done.gone, "gone")]
         counts += [(done.again, "embedded again"), (sum(done.left_out.values()), "left out")]
         say(", ".join(f"{count:,} {name}" for count, name in counts if count) or "no images")
         say(str(status))
     shown = shlex.join(map(str, (state, *folders)))
+    if done.gone:
+        notice(
+            f"{done.gone:,} files are gone. They are not searched, and are known again if they come back; "
+            f"`osiris observe {shlex.quote(str(state))} --forget FOLDER` removes what the index has of a folder."
+        )
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")
     if poor := status.below(recall):
@@ -145,51 +153,63 @@ def search_command(
 def duplicates_command(
     state: Positional[Path],
     folders: Positional[tuple[Path, ...]] = (),
-    cosine: float = 0.95,
     out: Path | None = None,
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Find groups of images in the index that are nearly the same.
+    """Find images that the index has twice: the same bytes, the same picture, and pictures that look alike.
 
-    Two images are in one group if a chain of images connects them in which each has at least the similarity --cosine
-    to the next. With folders, only images below them are compared, and the largest groups are drawn on a contact sheet.
+    The same picture was compressed again, resized, or turned by EXIF; this is decided on pixels, without the encoder.
+    Look-alikes are more similar to the first of their group than almost any two images of different folders. Copies of
+    the first two kinds could go; the best one of each group (pixels, then bytes, then date) stays and stands first.
 
     Examples:
       osiris duplicates state
-      osiris duplicates state photos --cosine 0.98 --out duplicates.png
+      osiris duplicates state photos --out duplicates.png
       osiris duplicates state --json
 
     Args:
         state: The directory of a state or run with an index (`osiris index`).
         folders: Compare only the images of the index below these folders; only these are opened.
-        cosine: The least similarity of neighbours in a group.
         out: The contact sheet, one group per row. None means duplicates.png; none with --json.
-        encoder: Not needed: no image is embedded. Accepted because other commands need it for an encoder of your own.
-        json: Print the groups as JSON.
+        encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
+            or `osiris train`.
+        json: Print all groups as JSON.
     """
 
     sheet = _sheet(out, "duplicates.png", json, folders)
-    if not -1 <= cosine <= 1:
-        raise UserError(f"--cosine {cosine}: give a number from -1 to 1.")
     learner = Learner(state, encoder=typed_encoder(encoder))
-    groups = learner.duplicates(cosine, folders)
-    notice(*_mapped(learner))
+    found = learner.duplicates(folders)
+    notice(*found.notices, *_mapped(learner))
     if json:
-        print_json(cosine=cosine, groups=groups)
+        print_json(could_go=found.could_go, cosine=found.cosine, groups=found.groups)
     else:
-        rows = [
-            (str(number), str(hit.path), f"{hit.similarity:.3f}")
-            for number, group in enumerate(groups, 1)
-            for hit in group
-        ]
-        if rows:
-            _print_table("", ("group", "image", "similarity to the first"), rows, numbered=False)
-        images = sum(len(group) - 1 for group in groups)
-        say(f"{len(groups)} groups; {images} images could go if one of each group stays (cosine {cosine:g} or more)")
-    largest = enumerate(groups[:MOST_GROUPS], 1)
-    shown = {f"group {number} ({len(group)})": [hit.path for hit in group[:COLUMNS]] for number, group in largest}
-    _draw(sheet if groups else None, shown, folders)
+        for number, group in enumerate(found.groups, 1):
+            say(f"{number}  {group.kind}")
+            for twin in group.images:
+                say(f"    {_described(twin, group)}")
+        counts = Counter(group.kind for group in found.groups)
+        kinds = ", ".join(f"{count} of {kind}" for kind, count in counts.items())
+        say(f"{len(found.groups)} groups{kinds and f' ({kinds})'}; {found.could_go} images could go")
+    rows = {
+        f"{number} {group.kind} ({len(group.images)})": [twin.path for twin in group.images[:COLUMNS]]
+        for number, group in enumerate(found.groups[:MOST_GROUPS], 1)
+    }
+    _draw(sheet if found.groups else None, rows, folders)
+    if sheet is not None and len(found.groups) > MOST_GROUPS:
+        notice(f"the contact sheet has the first {MOST_GROUPS} groups; {len(found.groups) - MOST_GROUPS} are left out.")
+
+
+def _described(twin: Twin, group: TwinGroup) -> str:
+    size = f"{twin.width} x {twin.height}, {twin.bytes:,} bytes" + (f", {twin.taken}" if twin.taken else "")
+    alike = f", similarity {twin.similarity:.3f}" if group.kind == "look-alikes" and twin is not group.images[0] else ""
+    return f"{relative(twin.path)}  {size}{alike}{', could go' if twin.could_go else ''}"
+
+
+def relative(path: Path) -> str:
+    """To the current directory, if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @command("novel")

@@ -1,7 +1,8 @@
 """What a file looks like, without an encoder: by this, copies of a picture are recognised.
 
-The thumbnail is the whole picture, upright, in 32 x 32 grey values. The hash has the signs of its 64 lowest frequencies
-against their median: pictures that were compressed again, resized or turned by EXIF differ in few of its bits.
+The thumbnail is the whole picture, upright, in 32 x 32 grey values and 8 x 8 colours. The hash has the signs of its 64
+lowest frequencies against their median: pictures that were compressed again, resized or turned by EXIF differ in few of
+its bits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from osiris.data.images import decode
 from osiris.data.source import Encoded
 from osiris.files import open_regular
 
-SIDE = 32
-"""Of a thumbnail."""
+SIDE, CELLS = 32, 8
+"""Of a thumbnail, in grey and in colour."""
+PIXELS = SIDE**2 + 2 * CELLS**2
 FACTS = np.dtype([("digest", "u1", 16), ("hash", "u8"), ("width", "i4"), ("height", "i4"), ("taken", "i8")])
 """Of a file; all zero: not known. `taken`: seconds since 1970 by the clock of the camera."""
 EXIF, ORIGINAL, CHANGED, ORIENTATION = 0x8769, 0x9003, 0x0132, 0x0112
@@ -33,7 +35,7 @@ class Look:
     facts: np.ndarray
     """One of `FACTS`."""
     thumbnail: np.ndarray
-    """uint8 [SIDE * SIDE]"""
+    """uint8 [PIXELS]: grey values by row, then the two colours of each cell."""
 
 
 def looking(looks: dict[Path, Look]) -> Callable[[Encoded, int], np.ndarray]:
@@ -50,21 +52,24 @@ def looking(looks: dict[Path, Look]) -> Callable[[Encoded, int], np.ndarray]:
 
 
 def file_digest(path: Path) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
     with open_regular(path) as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.digest()
 
 
 def look_of(digest: bytes, upright: Image.Image, full: tuple[int, int], exif: Image.Exif) -> Look:
     """`upright`: the picture, perhaps at a fraction of its size, which is `full`."""
-    filtering = Image.Resampling.BOX if min(upright.size) >= SIDE else Image.Resampling.BICUBIC
-    grey = upright.convert("L").resize((SIDE, SIDE), filtering)
-    thumbnail, facts = np.asarray(grey), np.zeros((), FACTS)
+    small = upright.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert("YCbCr")
+    thumbnail, facts = np.asarray(small), np.zeros((), FACTS)
+    grey, colours = thumbnail[..., 0], thumbnail[..., 1:].reshape(CELLS, SIDE // CELLS, CELLS, SIDE // CELLS, 2)
     width, height = full
     if exif.get(ORIENTATION, 1) > 4:  # turned by 90 degrees
         width, height = height, width
     facts["digest"] = np.frombuffer(digest, np.uint8)
-    facts["hash"], facts["width"], facts["height"], facts["taken"] = hash_of(thumbnail), width, height, taken(exif)
-    return Look(facts, thumbnail.ravel())
+    facts["hash"], facts["width"], facts["height"], facts["taken"] = hash_of(grey), width, height, taken(exif)
+    return Look(facts, np.concatenate([grey.ravel(), colours.mean(axis=(1, 3)).round().astype(np.uint8).ravel()]))
 
 
 def hash_of(thumbnail: np.ndarray) -> int:

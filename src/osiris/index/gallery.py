@@ -13,8 +13,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from osiris.console import Ticker
 from osiris.errors import UserError
@@ -138,25 +136,53 @@ class Gallery:
         values, rows = zip(*found)
         return np.concatenate(values), np.concatenate(rows)
 
-    def groups(self, cosine: float, ticker: Ticker | None = None) -> list[np.ndarray]:
-        """Rows that are connected by cosines of at least `cosine`; the largest groups first."""
-        shown = np.concatenate([one.start + np.flatnonzero(one.shown) for one in self.segments] or [np.empty(0, int)])
-        label = np.arange(self.rows)
-        for start in range(0, len(shown), QUERIES):
-            own = shown[start : start + QUERIES]
+    @property
+    def shown(self) -> np.ndarray:
+        """The numbers of the rows that are searched."""
+        return np.concatenate([one.start + np.flatnonzero(one.shown) for one in self.segments] or [np.empty(0, int)])
+
+    def column(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Of `Rows`, in the order of `rows`."""
+        found = [np.empty(0)] * len(self.segments)
+        number = np.searchsorted([one.start for one in self.segments], rows, side="right") - 1
+        order = np.argsort(number, kind="stable")
+        for at, one in enumerate(self.segments):
+            found[at] = getattr(one.part.rows, name)[rows[number == at] - one.start]
+        joined = np.concatenate(found)
+        result = np.empty_like(joined)
+        result[order] = joined
+        return result
+
+    def pairs(self, rows: np.ndarray, cosine: float, ticker: Ticker | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs among `rows`, ascending, whose cosine is at least `cosine`; the lower row first."""
+        wanted = np.zeros(self.rows, dtype=bool)
+        wanted[rows] = True
+        found = [(np.empty(0, int), np.empty(0, int))]
+        for start in range(0, len(rows), QUERIES):
+            own = rows[start : start + QUERIES]
             for first, block in self.similarities(self.vectors(own), int(own[0])):
                 at, place = np.nonzero(block >= cosine)
-                pairs = own[at], place + first
-                apart = label[pairs[0]] != label[pairs[1]]
-                if apart.any():
-                    ends = label[pairs[0][apart]], label[pairs[1][apart]]
-                    graph = coo_array((np.ones(len(ends[0]), bool), ends), shape=(self.rows, self.rows))
-                    label = connected_components(graph, directed=False)[1][label]
+                left, right = own[at], place + first
+                kept = (left < right) & wanted[right]
+                found.append((left[kept], right[kept]))
             if ticker is not None:
                 ticker.advance(len(own))
-        order = shown[np.argsort(label[shown], kind="stable")]
-        groups = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
-        return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
+        left, right = zip(*found)
+        return np.concatenate(left), np.concatenate(right)
+
+    def nearest_elsewhere(self, rows: np.ndarray, place: np.ndarray, sample: np.ndarray) -> np.ndarray:
+        """float32: for each position in `sample`, the largest cosine of `rows[sample]` with a row in another place."""
+        known = np.full(self.rows, -1)
+        known[rows] = place
+        order = np.sort(sample)
+        best = np.full(len(order), -np.inf, np.float32)
+        for start in range(0, len(order), QUERIES):
+            part = slice(start, start + QUERIES)
+            for first, block in self.similarities(self.vectors(rows[order[part]])):
+                there = known[first : first + block.shape[1]]
+                block[(there[None] == place[order[part]][:, None]) | (there[None] < 0)] = -np.inf
+                best[part] = np.maximum(best[part], block.max(axis=1))
+        return best[np.isfinite(best)]
 
 
 _known_lengths: WeakKeyDictionary[View, dict[tuple[str, str], np.ndarray]] = WeakKeyDictionary()

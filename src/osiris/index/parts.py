@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.ipc
 
+from osiris.data.looks import FACTS, PIXELS
 from osiris.errors import UserError
 from osiris.files import write_atomically
 from osiris.index.records import PartRecord, Version, to_mask, to_ranges
@@ -31,6 +32,10 @@ class Rows:
     """int64 [n], in bytes."""
     mtime: np.ndarray
     """int64 [n]: nanoseconds since 1970."""
+    facts: np.ndarray
+    """`FACTS` [n]: what is known about the files without an encoder."""
+    thumbnails: np.ndarray
+    """uint8 [n, PIXELS]"""
     vectors: np.ndarray
     """float32 [n, d], L2-normalised; before a readout float16 or float32, as the network gives them."""
 
@@ -38,12 +43,14 @@ class Rows:
         return len(self.size)
 
     def take(self, rows: np.ndarray) -> Rows:
-        return Rows(self.paths.take(pyarrow.array(rows)), self.size[rows], self.mtime[rows], self.vectors[rows])
+        columns = (self.size, self.mtime, self.facts, self.thumbnails, self.vectors)
+        return Rows(self.paths.take(pyarrow.array(rows)), *(column[rows] for column in columns))
 
 
 def joined(several: Sequence[Rows]) -> Rows:
     paths = pyarrow.concat_arrays([rows.paths for rows in several])
-    columns = [[getattr(rows, name) for rows in several] for name in ("size", "mtime", "vectors")]
+    names = ("size", "mtime", "facts", "thumbnails", "vectors")
+    columns = [[getattr(rows, name) for rows in several] for name in names]
     return Rows(paths, *map(np.concatenate, columns))
 
 
@@ -96,22 +103,30 @@ class Part:
 
 def write_part(path: Path, version: Version, rows: Rows) -> str:
     """Returns the digest of the file. Plain writes: a full disk would kill a process that writes to a memory map."""
-    vector = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.vectors.ravel()), rows.vectors.shape[1])
+    vector, thumbnail, digest = map(_lists, (rows.vectors, rows.thumbnails, rows.facts["digest"]))
     schema = _schema(rows.vectors.shape[1], vector.type.value_type)
     schema = schema.with_metadata({METADATA: json.dumps(version.plain())})
-    mtime = pyarrow.array(rows.mtime).cast(schema.field("mtime").type)
-    batch = pyarrow.record_batch([rows.paths, pyarrow.array(rows.size), mtime, vector], schema=schema)
-
-    digest = hashlib.blake2b(digest_size=16)
+    mtime, taken = (
+        pyarrow.array(column).cast(schema.field(name).type)
+        for name, column in (("mtime", rows.mtime), ("taken", rows.facts["taken"]))
+    )
+    shape = [pyarrow.array(np.ascontiguousarray(rows.facts[name])) for name in ("hash", "width", "height")]
+    columns = [rows.paths, pyarrow.array(rows.size), mtime, digest, *shape, taken, thumbnail, vector]
+    batch = pyarrow.record_batch(columns, schema=schema)
+    content = hashlib.blake2b(digest_size=16)
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file, pyarrow.ipc.new_file(file, schema) as writer:
             writer.write_batch(batch)
         with temporary.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
+            hashlib.file_digest(file, lambda: content)
 
     write_atomically(path, write)
-    return digest.hexdigest()
+    return content.hexdigest()
+
+
+def _lists(values: np.ndarray) -> pyarrow.FixedSizeListArray:
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.ravel()), values.shape[1])
 
 
 def open_part(folder: Path, record: PartRecord, dimension: int) -> Part:
@@ -132,9 +147,16 @@ def open_part(folder: Path, record: PartRecord, dimension: int) -> Part:
         batch.validate(full=True)
         if batch.num_rows != record.rows or any(column.null_count for column in batch.columns):
             raise ValueError(f"it has {batch.num_rows} rows, not {record.rows}, or some are empty")
-        paths, size, mtime, vector = batch.columns
-        vectors = vector.flatten().to_numpy().reshape(-1, dimension)
-        rows = Rows(paths, size.to_numpy(), mtime.cast(pyarrow.int64()).to_numpy(), vectors)
+        columns = dict(zip(batch.schema.names, batch.columns))
+        facts = np.zeros(batch.num_rows, FACTS)
+        facts["digest"] = columns["digest"].flatten().to_numpy().reshape(-1, 16)
+        facts["taken"] = columns["taken"].cast(pyarrow.int64()).to_numpy()
+        for name in ("hash", "width", "height"):
+            facts[name] = columns[name].to_numpy()
+        size, mtime = columns["size"].to_numpy(), columns["mtime"].cast(pyarrow.int64()).to_numpy()
+        thumbnails = columns["thumbnail"].flatten().to_numpy().reshape(-1, PIXELS)
+        vectors = columns["vector"].flatten().to_numpy().reshape(-1, dimension)
+        rows = Rows(columns["path"], size, mtime, facts, thumbnails, vectors)
         superseded, gone = (to_mask(ranges, record.rows) for ranges in (record.superseded, record.gone))
         return Part(record.name, record.version, rows, content, record.digest, superseded, gone)
     except FileNotFoundError:
@@ -157,6 +179,12 @@ def _schema(dimension: int, kind: pyarrow.DataType) -> pyarrow.Schema:
             "path": pyarrow.string(),
             "size": pyarrow.int64(),
             "mtime": pyarrow.timestamp("ns", "UTC"),
+            "digest": pyarrow.list_(pyarrow.uint8(), 16),
+            "hash": pyarrow.uint64(),
+            "width": pyarrow.int32(),
+            "height": pyarrow.int32(),
+            "taken": pyarrow.timestamp("s"),
+            "thumbnail": pyarrow.list_(pyarrow.uint8(), PIXELS),
             "vector": pyarrow.list_(kind, dimension),
         }
     )

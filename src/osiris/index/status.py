@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as compute
 
 from osiris.index.records import MapRecord, Version
 from osiris.index.store import Index
+
+MOST_NAMED = 3
+WAY_OUT = "`osiris observe STATE --forget FOLDER` removes what the index has of them"
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,18 @@ class IndexStatus:
     """Files that are searched."""
     gone: int
     """Files that were not there any more when their folder was last read."""
+    missing: list[str]
+    """Folders that the index has files of, and that do not exist any more."""
     versions: list[VersionStatus]
     """The oldest first."""
 
     def __str__(self) -> str:
         gone = f", {self.gone:,} more are gone" if self.gone else ""
-        return f"index: {self.images:,} images{gone}; {'; '.join(map(str, self.versions)) or 'no vectors'}"
+        text = f"index: {self.images:,} images{gone}; {'; '.join(map(str, self.versions)) or 'no vectors'}"
+        if not self.missing:
+            return text
+        more = f" and {len(self.missing) - MOST_NAMED} more" if len(self.missing) > MOST_NAMED else ""
+        return f"{text}; folders that do not exist any more: {', '.join(self.missing[:MOST_NAMED])}{more} ({WAY_OUT})"
 
     def below(self, recall: float) -> int:
         """Files whose vectors are not mapped, or mapped with less than this recall."""
@@ -61,4 +74,19 @@ def index_status(index: Index, version: Version) -> IndexStatus:
         if counts[digest]
     ]
     gone = sum(int((part.gone & ~part.superseded).sum()) for part in index.parts)
-    return IndexStatus(sum(counts.values()), gone, sorted(found, key=lambda one: (one.current, one.episode)))
+    return IndexStatus(
+        sum(counts.values()), gone, _missing(index), sorted(found, key=lambda one: (one.current, one.episode))
+    )
+
+
+def _missing(index: Index) -> list[str]:
+    folders = set[str]()
+    for part in index.parts:
+        paths = part.rows.paths.take(np.flatnonzero(~part.superseded))
+        names = compute.call_function("replace_substring_regex", [paths], _LAST)
+        folders.update(compute.call_function("unique", [names]).to_pylist())
+    gone = {one for one in folders if not os.path.isdir(one or "/")}  # noqa: PTH112
+    return sorted(one for one in gone if one.rpartition("/")[0] not in gone)
+
+
+_LAST = compute.ReplaceSubstringOptions(pattern="/[^/]*$", replacement="")

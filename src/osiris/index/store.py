@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as compute
 
+from osiris.data.looks import FACTS, PIXELS, Look
 from osiris.errors import UserError
 from osiris.files import write_json
 from osiris.index.parts import Part, Rows, joined, open_part, write_part
@@ -105,16 +106,31 @@ class Index:
         write_json(self.folder / MANIFEST, manifest.plain())
         self._remove_what_the_manifest_does_not_name()
 
-    def append(self, version: Version, paths: Sequence[str], stats: np.ndarray, vectors: np.ndarray) -> None:
-        """Add rows, in place of those that the files had before. `stats`: int64 [n, 2], size and time."""
-        rows = Rows(pyarrow.array(paths, pyarrow.string()), stats[:, 0].copy(), stats[:, 1].copy(), vectors)
+    def append(
+        self,
+        version: Version,
+        paths: Sequence[str],
+        stats: np.ndarray,
+        vectors: np.ndarray,
+        looks: Sequence[Look] | None = None,
+    ) -> None:
+        """Add rows, in place of those that the files had before. `stats`: int64 [n, 2], size and time. `looks`: None
+        means not known."""
+        facts, thumbnails = np.zeros(len(paths), FACTS), np.zeros((len(paths), PIXELS), np.uint8)
+        if looks is not None:
+            facts, thumbnails = np.array([one.facts for one in looks]), np.stack([one.thumbnail for one in looks])
+        size, mtime = stats[:, 0].copy(), stats[:, 1].copy()
+        self.add(version, Rows(pyarrow.array(paths, pyarrow.string()), size, mtime, facts, thumbnails, vectors))
+
+    def add(self, version: Version, rows: Rows) -> None:
+        vectors = rows.vectors
         if self.dimension and self.parts and vectors.shape[1] != self.dimension:
             raise UserError(
                 f"{self.folder} has vectors of {self.dimension} numbers, this encoder gives {vectors.shape[1]}: they "
                 "belong to different encoders. Remove the folder and make the index again."
             )
         self.dimension = vectors.shape[1]
-        for path in paths:
+        for path in rows.paths.to_pylist():
             self.supersede(path)
         gone = np.zeros(len(rows), dtype=bool)
         while self.parts and self._worth_merging(self.parts[-1], version, len(rows)):

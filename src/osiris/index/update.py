@@ -7,15 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import torch
 from torch import Tensor
 
 from osiris.console import progress
 from osiris.data.folder import Listing
+from osiris.data.looks import Look, file_digest, looking
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.embedder import Embedder
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
@@ -43,6 +45,11 @@ class Updated:
     new: int = 0
     changed: int = 0
     unchanged: int = 0
+    found: int = 0
+    """Files that were moved, renamed or touched: they have the content of a file that is not there any more, or had it
+    before. Nothing is embedded."""
+    copies: int = 0
+    """New files with the content of another one. Nothing is embedded."""
     gone: int = 0
     """Files that are marked because they are not there any more."""
     again: int = 0
@@ -80,8 +87,11 @@ def update(
             raise UserError(
                 f"{', '.join(map(str, folders))}: there are no images. {' '.join(job.report.notices)}".rstrip()
             )
-        todo = job.compare(listed, [absolute(folder) for folder in folders])
-        job.report.waiting = len(todo) - job.embed(todo, listed, "embedding")
+        todo = job.recognise(job.compare(listed, [absolute(folder) for folder in folders]), listed)
+        twins = dict.fromkeys(twins_among(todo, listed))
+        tried = job.embed([path for path in todo if path not in twins], listed, "embedding")
+        rest = job.recognise([*twins], listed)  # nothing is embedded twice
+        job.report.waiting = len(todo) - (len(twins) - len(rest)) - tried - job.embed(rest, listed, "embedding")
         job.renew(listed, refresh or not mapped, memory_pairs if mapped else None)
     return job.finished()
 
@@ -192,22 +202,68 @@ class _Update:
             self.index.commit()
         return todo
 
+    def recognise(self, paths: Sequence[str], listed: dict[str, tuple[int, int]]) -> list[str]:
+        """Give files whose content the index has its vectors; returns the others."""
+        known = _Contents(self.index) if paths and self.index.exists else None
+        if known is None:
+            return [*paths]
+        others, found = list[str](), dict[str, str]()
+        for path in paths:
+            digest = _digest(path) if listed[path][0] in known.sizes else None
+            old = None if digest is None else known.path.get((listed[path][0], digest))
+            if old is None:
+                others.append(path)
+                continue
+            found[path] = old
+            if len(found) == COMMIT_ROWS:
+                self.point(found, listed)
+        self.point(found, listed)
+        return others
+
+    def point(self, found: dict[str, str], listed: dict[str, tuple[int, int]]) -> None:
+        """New path -> known path with the same content. A known file that is gone is the new one."""
+        places = {path: self.index.where[old] for path, old in found.items()}
+        for part in {id(part): part for part, _ in places.values()}.values():
+            paths = [path for path, (place, _) in places.items() if place is part]
+            rows = part.take(np.array([places[path][1] for path in paths]))
+            stats = np.array([listed[path] for path in paths], dtype=np.int64)
+            for path in paths:
+                self._count(path, found[path])
+            names = pyarrow.array(paths, pyarrow.string())
+            self.index.add(part.version, replace(rows, paths=names, size=stats[:, 0], mtime=stats[:, 1]))
+        found.clear()
+
+    def _count(self, path: str, old: str) -> None:
+        if path in self.index.where:
+            self.report.changed -= 1
+        else:
+            self.report.new -= 1
+        place = self.index.where.get(old)
+        moved = place is not None and path != old and bool(place[0].gone[place[1]])
+        if moved:
+            self.index.supersede(old)
+            self.report.gone = max(0, self.report.gone - 1)
+        if moved or path == old:
+            self.report.found += 1
+        else:
+            self.report.copies += 1
+
     def embed(self, paths: Sequence[str], listed: dict[str, tuple[int, int]], what: str) -> int:
         """Add the vectors of these files; returns how many files were tried before the time was over. What was embedded
         before an interruption is kept."""
-        pending, tried, written = list[tuple[str, np.ndarray]](), 0, time.monotonic()
+        pending, tried, written = list[tuple[str, np.ndarray, Look]](), 0, time.monotonic()
 
         def write() -> None:
             if pending:
-                names, vectors = zip(*pending)
+                names, vectors, looks = zip(*pending)
                 stats = np.array([listed[name] for name in names], dtype=np.int64)
-                self.index.append(self.version, names, stats, np.stack(vectors))
+                self.index.append(self.version, names, stats, np.stack(vectors), looks)
                 pending.clear()
 
         try:
             with progress(what, len(paths)) as ticker:
-                for names, vectors, tries in self._vectors(paths, listed):
-                    pending += zip(names, vectors)
+                for names, vectors, looks, tries in self._vectors(paths, listed):
+                    pending += zip(names, vectors, looks)
                     tried += tries
                     ticker.advance(tries)
                     if len(pending) >= COMMIT_ROWS or time.monotonic() > written + COMMIT_SECONDS:
@@ -221,13 +277,14 @@ class _Update:
 
     def _vectors(
         self, paths: Sequence[str], listed: dict[str, tuple[int, int]]
-    ) -> Iterator[tuple[list[str], np.ndarray, int]]:
-        """(files, their vectors, how many were tried), batch by batch until the time is over. A changed
+    ) -> Iterator[tuple[list[str], np.ndarray, list[Look], int]]:
+        """(files, their vectors, how they look, how many were tried), batch by batch until the time is over. A changed
         file that has no vector loses its old one, which is that of another image."""
         started = time.monotonic()
         if not paths or self._late():
             return
-        for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths)):
+        looks = dict[Path, Look]()
+        for batch in self.embedder.batches(lambda rows: [Path(paths[row]) for row in rows], len(paths), looking(looks)):
             finite = batch.features.isfinite().all(dim=1)
             failed = {row: (str(error), "cannot be decoded") for row, error in batch.undecodable.items()}
             infinite = [row for row, good in zip(batch.rows, finite.tolist()) if not good]
@@ -242,7 +299,8 @@ class _Update:
             tries = len(batch.rows) + len(batch.undecodable)
             now = time.monotonic()
             self.seconds, self.embedded, started = self.seconds + now - started, self.embedded + tries, now
-            yield names, self.as_kept(batch.features[finite]), tries
+            seen = [looks.pop(Path(name)) for name in names]
+            yield names, self.as_kept(batch.features[finite]), seen, tries
             if self._late():
                 return
 
@@ -299,6 +357,39 @@ class _Update:
         if self.embedded:
             self.report.seconds_per_image = self.seconds / self.embedded
         return self.report
+
+
+class _Contents:
+    """Which contents an index has."""
+
+    def __init__(self, index: Index) -> None:
+        self.path: dict[tuple[int, bytes], str] = {}
+        """Size and digest -> a file that has, or had, this content; one that is gone if there is one."""
+        for path, (part, row) in index.where.items():
+            digest = part.rows.facts["digest"][row]
+            key = int(part.rows.size[row]), digest.tobytes()
+            if digest.any() and (key not in self.path or part.gone[row]):
+                self.path[key] = path
+        self.sizes = {size for size, _ in self.path}
+
+
+def twins_among(paths: Sequence[str], listed: dict[str, tuple[int, int]]) -> list[str]:
+    """Files with the content of one before them."""
+    sizes, seen, twins = Counter(listed[path][0] for path in paths), set[bytes](), list[str]()
+    for path in paths:
+        digest = _digest(path) if sizes[listed[path][0]] > 1 else None
+        if digest is not None and digest in seen:
+            twins.append(path)
+        elif digest is not None:
+            seen.add(digest)
+    return twins
+
+
+def _digest(path: str) -> bytes | None:
+    try:
+        return file_digest(Path(path))
+    except (OSError, UserError):
+        return None
 
 
 def file_status(path: str) -> tuple[int, int]:

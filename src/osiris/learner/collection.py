@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from osiris.console import progress
 from osiris.data.folder import Listing
 from osiris.errors import UserError
 from osiris.evaluation.embedder import Embedder
@@ -19,6 +19,7 @@ from osiris.index.newest import as_compared
 from osiris.index.status import IndexStatus, index_status
 from osiris.index.store import Index, absolute
 from osiris.index.update import Updated, update
+from osiris.learner.duplicates import Duplicates, find_duplicates
 from osiris.learner.indexed import Indexed
 
 Places = str | Path | Sequence[str | Path]
@@ -75,7 +76,10 @@ class Collection(Indexed):
             raise UserError("name the folders of the images: only files below them are read.")
         for place in places:
             if not place.expanduser().is_dir():
-                raise UserError(f"{place} is not a folder of images; what the index has of it stays as it is.")
+                raise UserError(
+                    f"{place} is not a folder of images; what the index has of it stays as it is. If it is gone for "
+                    f"good: osiris observe {shlex.quote(str(self.folder))} --forget {shlex.quote(str(place))}."
+                )
         newest, index = self._newest(), Index(self._files.index)
         self._remember_folders(places)
         mapped, pairs = newest.view is None, self._memory_pairs
@@ -115,18 +119,10 @@ class Collection(Indexed):
         )
         return Found(hits, len(paths), notices)
 
-    def duplicates(self, cosine: float = 0.95, folders: Places = ()) -> list[list[Hit]]:
-        """Groups of images in the index (or in what it has below `folders`) that are connected by similarities of at
-        least `cosine`, the largest groups first; in each, the similarity to its first image."""
-        gallery = self._open_index(_paths(folders)).gallery
-        with progress("comparing", len(gallery)) as ticker:
-            groups = gallery.groups(cosine, ticker)
-        found = []
-        for group in groups:
-            vectors = gallery.vectors(group)
-            similarity = (vectors @ vectors[0]).tolist()
-            found.append([Hit(Path(gallery.path(row)), value) for row, value in zip(group.tolist(), similarity)])
-        return found
+    def duplicates(self, folders: Places = ()) -> Duplicates:
+        """Groups of images in the index, or in what it has below `folders`: the same bytes, the same picture, and
+        pictures that look alike. Only copies of the first two kinds could go."""
+        return find_duplicates(self._open_index(_paths(folders)))
 
     def novel(self, folder: str | Path) -> tuple[list[NovelImage], list[str]]:
         """(the images below a folder, the least similar to any image of the index first; notices). An image that is in

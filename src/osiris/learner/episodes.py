@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from osiris.data.source import natural
 from osiris.errors import UserError
 from osiris.runs.directory import RunDirectory
 from osiris.runs.progress import Progress
+
+CAMERA = re.compile("[1-9][0-9]{2}[A-Z0-9_]{5}")
+"""Folders below DCIM, as the standard of cameras names them."""
 
 
 class Learned(Exception):
@@ -35,12 +39,17 @@ def check_folder(state: Path, images: Any, name: str | None) -> None:
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder with four or more images.")
     episodes = episodes_in(folder)
-    if name is None and len(episodes) > 1 and all(any(map(str.isdigit, one.name)) for one in episodes):
+    if name is None and len(episodes) > 1 and all(map(_looks_like_episode, episodes)):
         shown = ", ".join(one.name for one in episodes[:3])
         raise UserError(
             f"{folder} has {len(episodes)} folders that look like episodes ({shown}{', ...' * (len(episodes) > 3)}). "
             "Give one of them, or --each to learn from each in order, or --name NAME to take all images as one episode."
         )
+
+
+def _looks_like_episode(folder: Path) -> bool:
+    """Folders of a camera (100MEDIA, 101_PANA) do not: a card has several of one month."""
+    return any(map(str.isdigit, folder.name)) and not CAMERA.fullmatch(folder.name)
 
 
 def episodes_in(folder: Path) -> list[Path]:

@@ -1,0 +1,149 @@
+"""What the images of an index have twice: the same bytes, the same picture, and pictures that look alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from osiris.console import progress
+from osiris.index.copies import Group, Kind, look_alikes, same_bytes, same_picture
+from osiris.index.gallery import Gallery
+from osiris.learner.indexed import Opened
+from osiris.randomness import generator
+
+SAMPLE = 1000
+"""Images by which it is decided what looks alike."""
+RARE = 0.99
+"""This part of the images is less similar to every image of another folder."""
+TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Twin:
+    """An image of a group."""
+
+    path: Path
+    similarity: float
+    """Cosine to the first of its group."""
+    width: int
+    height: int
+    """0: not known."""
+    bytes: int
+    taken: str | None
+    """By the clock of the camera."""
+    could_go: bool
+    """It is a copy of a picture that stays."""
+
+
+@dataclass(frozen=True)
+class TwinGroup:
+    kind: Kind
+    images: list[Twin]
+    """The best first."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    groups: list[TwinGroup]
+    """The same bytes first, then the same picture, then look-alikes; the largest first."""
+    could_go: int
+    """Images that are copies of one that stays."""
+    cosine: float | None
+    """Images that are more similar than this look alike: as similar as almost no images of different folders are."""
+    notices: list[str]
+
+
+def find_duplicates(opened: Opened) -> Duplicates:
+    gallery, rows = opened.gallery, opened.gallery.shown
+    facts, sizes = gallery.column("facts", rows), gallery.column("size", rows)
+    there, missing = np.arange(len(rows)), 0
+
+    def thumbnails(some: np.ndarray) -> np.ndarray:
+        return gallery.column("thumbnails", rows[some])
+
+    while True:
+        bytewise = same_bytes(facts, sizes, there)
+        first = _without_followers(there, bytewise)
+        pictures = same_picture(facts, sizes, thumbnails, first)
+        absent, names = _absent(gallery, rows, [*bytewise, *pictures])
+        if not absent | names:
+            break
+        there, missing = np.setdiff1d(there, np.array(sorted(absent | names))), missing + len(absent)
+    first = _without_followers(first, pictures)
+    cosine, left, right = _alike(gallery, rows[first])
+    alike = look_alikes(np.searchsorted(rows, left), np.searchsorted(rows, right))
+    absent, names = _absent(gallery, rows, alike)
+    alike = [Group(one.kind, one.members[[at not in absent | names for at in one.members.tolist()]]) for one in alike]
+    alike = [one for one in alike if len(one.members) > 1]
+    goes = {position for one in (*bytewise, *pictures) for position in one.members[1:].tolist()}
+
+    def described(group: Group) -> TwinGroup:
+        order = np.sort(group.members)
+        vectors = gallery.vectors(rows[order])[np.searchsorted(order, group.members)]
+        cosines = (vectors @ vectors[0]).tolist()
+        known = zip(rows[group.members].tolist(), facts[group.members], sizes[group.members].tolist(), cosines)
+        twins = [_twin(gallery, *one, at in goes) for at, one in zip(group.members.tolist(), known)]
+        return TwinGroup(group.kind, twins)
+
+    kinds = (bytewise, pictures, alike)
+    groups = [described(one) for kind in kinds for one in sorted(kind, key=lambda one: -len(one.members))]
+    notices = list(opened.notices)
+    if missing:
+        notices.append(
+            f"{missing:,} files are gone, or changed since they were indexed, and were left out: `osiris index "
+            "STATE FOLDER` brings the index up to date."
+        )
+    return Duplicates(groups, len(goes), cosine, notices)
+
+
+def _alike(gallery: Gallery, rows: np.ndarray) -> tuple[float | None, np.ndarray, np.ndarray]:
+    """(the least cosine, pairs of rows). Images of one folder are often of one place and day: those of different
+    folders show how similar images are that have nothing to do with each other."""
+    none = np.empty(0, int)
+    folders = [gallery.path(int(row)).rpartition("/")[0] for row in rows]
+    place = np.unique(folders, return_inverse=True)[1]
+    if len(set(folders)) == 1:
+        place = np.arange(len(rows)) * TENTHS // max(1, len(rows))
+    chosen = torch.randperm(len(rows), generator=generator(0, "index.alike"))[:SAMPLE].numpy()
+    best = gallery.nearest_elsewhere(rows, place, chosen) if len(rows) else none
+    if not len(best):
+        return None, none, none
+    cosine = float(np.quantile(best, RARE, method="higher"))
+    with progress("comparing", len(rows)) as ticker:
+        return cosine, *gallery.pairs(rows, np.nextafter(np.float32(cosine), np.float32(2)).item(), ticker)
+
+
+def _without_followers(positions: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
+    followers = [one.members[1:] for one in groups]
+    return np.setdiff1d(positions, np.concatenate(followers)) if followers else positions
+
+
+def _absent(gallery: Gallery, rows: np.ndarray, groups: Sequence[Group]) -> tuple[set[int], set[int]]:
+    """(positions of files that are gone or have changed, positions of further names of a file that has another)."""
+    members = np.unique(np.concatenate([one.members for one in groups])) if groups else np.empty(0, int)
+    sizes, times = (gallery.column(name, rows[members]).tolist() for name in ("size", "mtime"))
+    gone, others, known = set[int](), set[int](), dict[tuple[int, int], int]()
+    paths = [gallery.path(row) for row in rows[members].tolist()]
+    linked = [os.path.islink(path) for path in paths]  # noqa: PTH114
+    for at in sorted(range(len(paths)), key=lambda at: linked[at]):
+        try:
+            status = os.stat(paths[at])  # noqa: PTH116
+        except OSError:
+            status = None
+        if status is None or (status.st_size, status.st_mtime_ns) != (sizes[at], times[at]):
+            gone.add(int(members[at]))
+        elif known.setdefault((status.st_dev, status.st_ino), at) != at:
+            others.add(int(members[at]))
+    return gone, others
+
+
+def _twin(gallery: Gallery, row: int, facts: np.ndarray, size: int, similarity: float, goes: bool) -> Twin:
+    taken = int(facts["taken"])
+    date = datetime.fromtimestamp(taken, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < taken < 2**35 else None
+    return Twin(Path(gallery.path(row)), similarity, int(facts["width"]), int(facts["height"]), size, date, goes)
