@@ -115,7 +115,7 @@ def numbers(name: str) -> str:
             if name in rows:
                 values = " | ".join(_value(rows[name].get(metric)) for metric in METRICS)
                 lines.append(f"| {benchmark} | {protocol} | {values} |")
-    if group_of(name) == "later":
+    if group_of(name) in ("later", "sums"):
         return "The paper of Osiris does not have this method."
     if len(lines) == 2:
         return "The paper prints no numbers for it (Fig. 2 has bars alone)."

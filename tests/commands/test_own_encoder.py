@@ -11,7 +11,7 @@ from PIL import Image
 from osiris import cli
 from osiris.errors import Stopped
 from osiris.files import load_tensors
-from osiris.learner import collection
+from osiris.index import newest
 from osiris.models import external
 from osiris.models.external import PYTHON_ENTRY, typed_encoder
 from osiris.runs.directory import read_config
@@ -61,7 +61,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     """As in a new process."""
     monkeypatch.setattr(external, "_registered", {})
     sys.modules.pop("nets", None)
-    collection._open_embedder.cache_clear()
+    newest.open_embedder.cache_clear()
     (here / "imported").unlink(missing_ok=True)
 
 

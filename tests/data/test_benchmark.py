@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from osiris.config import Config, with_options
 from osiris.data.benchmark import by_class, by_episode, content_differences, first_of_each
 from osiris.data.config import BenchmarkConfig
 from osiris.data.dataset import Dataset
@@ -64,7 +65,7 @@ def test_limits_take_the_first_of_each_class() -> None:
 @pytest.mark.parametrize("option", ["train_per_class", "bank_per_class", "test_per_class"])
 def test_limits_must_be_positive(option: str) -> None:
     with pytest.raises(UserError, match=f"--{option.replace('_', '-')} 0"):
-        by_class("x", dataset(), ((0,), (1, 2)), replace(BenchmarkConfig(), **{option: 0}))
+        with_options(Config(), {option: 0})
 
 
 def test_shuffled_tasks_keep_their_environments() -> None:

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from osiris.framework.methods import READINGS, ZOO
+from osiris.framework.methods import READINGS, TRAINED, ZOO
 from osiris.runs.state import digest
 from osiris.training.engine import Engine, StepResult
 from osiris.training.schedule import Episode
 from quick import quick
 from tiny import OBJECTIVES, composed, tiny_engine, train
 
-CONTINUAL = [name for name, method in ZOO.items() if method.stream == "continual"]
+CONTINUAL = [name for name in TRAINED if ZOO[name].stream == "continual"]
 
 
 def encoder_and_g(engine: Engine) -> dict[str, Tensor]:

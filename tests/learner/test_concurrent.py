@@ -15,7 +15,8 @@ import pytest
 
 from osiris import cli, files
 from osiris.errors import Stopped, UserError
-from osiris.learner import Learner, collection
+from osiris.index import newest as index_newest
+from osiris.learner import Learner
 from osiris.runs.directory import RunDirectory
 from osiris.runs.state import load_state
 from osiris.training.run import Training
@@ -58,8 +59,8 @@ READS = ((os, "open"), (files, "safe_open"))
 @contextmanager
 def before_each(operations: tuple[tuple[Any, str], ...], act: Callable[[int, str], object]) -> Iterator[list[str]]:
     """`act` is called before each of these operations, with its number (from 1) and what it does."""
-    collection._open_embedder.cache_clear()
-    collection._read_version.cache_clear()
+    index_newest.open_embedder.cache_clear()
+    index_newest.read_compared.cache_clear()
     inside, done = [False], list[str]()
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in operations:

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import pretend_cuda
-from osiris.framework.methods import READINGS, ZOO
+from osiris.framework.methods import READINGS, TRAINED
 from process_jobs import COMPOSED
 from quick import quick
 from tiny import OBJECTIVES
 from tiny_runs import arguments, contents, episode, log
 
-METHODS = {name: {"method": name} for name in (*ZOO, *READINGS)}
+METHODS = {name: {"method": name} for name in (*TRAINED, *READINGS)}
 METHODS |= {name: {key: value for key, value in vars(one).items() if value} for name, one in COMPOSED.items()}
 METHODS |= {f"ft with {name}": {"method": "ft", "objective": name} for name in OBJECTIVES}
 DISTINCT = {"osiris-d", "ewc", "pocon", "cromo", "minred", "cla-r", "er-byol", "cassle-swav", "pnr-mocov2+"}
