@@ -145,21 +145,23 @@ def write_photos(here: Path) -> None:
         Image.fromarray(image.transpose(1, 2, 0)).save(here / "photos" / str(task) / f"{number}.png")
 
 
-SMALL = ("--preset", "smoke", "--epochs", "1", "--memory-size", "8", "--image-size", "16", "--freeze", "0", "--quiet")
+SMOKE = ("--preset", "smoke", "--image-size", "16", "--quiet")
+SMALL = (*SMOKE, "--epochs", "1", "--memory-size", "8", "--freeze", "0")
 
 
 def test_a_function_that_loads_weights_starts_a_state_without_a_word_of_torch(
     here: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     write_photos(here)
-    own = ["--encoder", "nets:loaded", "--pretrained"]
+    own = ["--encoder", "nets:loaded", "--pretrained", "--method", "osiris-d"]
     assert cli.main(["observe", "state", "photos/0", *own, *SMALL]) == 0
     assert read_config(Path("state")).pretrained
     assert not [one for one in recwarn if "non-meta" in str(one.message)]
 
 
+@pytest.mark.parametrize("learning", [("--method", "osiris-d", *SMALL), SMOKE], ids=["osiris-d", "readout"])
 def test_a_state_of_an_own_encoder_on_the_command_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    learning: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """observe, status, embed, search, export and report."""
     write_photos(here)
@@ -169,7 +171,7 @@ def test_a_state_of_an_own_encoder_on_the_command_line(
         forget(monkeypatch, here)
         return cli.main(list(command))
 
-    assert new("observe", "state", "photos/0", *own, *SMALL) == 0
+    assert new("observe", "state", "photos/0", *own, *learning) == 0
     assert new("observe", "state", "photos/1", "--quiet") == 2
     assert "own:module" in error_of(capsys)
     assert new("observe", "state", "photos/1", *own, "--quiet") == 0

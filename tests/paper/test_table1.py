@@ -8,16 +8,19 @@ import torch
 
 from osiris.cli import main
 from osiris.commands.list import Args, measured_tables, methods_tables
+from osiris.exact.moments import Moments
 from osiris.framework import losses
 from osiris.framework.composition import method_from_dict, method_to_dict
-from osiris.framework.cost import Storage, later_cost, measure_cost, measure_storage, throughput
+from osiris.framework.cost import Cost, Storage, later_cost, measure_cost, measure_storage, throughput
 from osiris.framework.methods import READINGS, ZOO, find_method, past
 from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms import StepContext, Term, X, Y
 from osiris.framework.tracing import Path, trace
 from osiris.models.config import EncoderConfig, ProjectorConfig
+from osiris.models.encoder import build_encoder
+from osiris.models.joined import join
 from osiris.paper.table1 import Facts, facts, measure_ticks
-from osiris.reporting.framework_tables import cost_table
+from osiris.reporting.framework_tables import cost_table, methods_table
 from tiny import PAPER, tiny_engine, train
 
 RESNET, PROJECTOR = EncoderConfig(), ProjectorConfig()
@@ -113,6 +116,20 @@ def test_stored_bytes_are_those_of_the_tensors() -> None:
     counted = measure_storage(find_method("der"), engine.config.encoder, engine.config.projector, 12, (3, 8, 8))
     memory = [value for name, value in engine.memory.state_dict().items() if "extra_state" not in name]
     assert counted.stored == sum(value.numel() * value.element_size() for value in memory)
+
+
+def test_a_method_by_sums_has_costs_and_storage_but_no_losses() -> None:
+    """Its bytes are those of the sums over images and drawings, and of the map."""
+    encoder = EncoderConfig(width=8, blocks=(1, 1, 1, 1))
+    row = facts("readout", encoder, PROJECTOR, 500, 16)
+    joined = join(build_encoder(encoder), None, (3, 16, 16))
+    sums = Moments.zero(sum(joined.layers.sizes)).tensors()
+    kept = [*2 * [sums["total"], sums["outer"]], joined.readout.projection]
+    assert row.storage.stored == sum(value.numel() * value.element_size() for value in kept)
+    assert row.measured is None and row.terms == () and (row.kind, row.origin) == ("sums", "osiris")
+    assert row.cost == {"f: X": Cost(forward=1, backward=0)}
+    (line,) = methods_table([row]).rows
+    assert "✓" not in line and "".join(map(str, line[2:5])) == ""
 
 
 REACH = {
