@@ -210,7 +210,12 @@ def test_a_learner_continues_from_a_pretrained_encoder_and_does_not_need_its_fil
         for number, image in enumerate(images[tasks == task]):
             Image.fromarray(image.transpose(1, 2, 0)).save(tmp_path / str(task) / f"{number}.png")
     options = ["--preset", "smoke", "--epochs", "2", "--memory-size", "12", "--quiet"]
-    assert cli.main(["observe", str(state), str(tmp_path / "0"), "--encoder", f"hf:{folder}", *options]) == 0
+    assert (
+        cli.main(
+            ["observe", str(state), str(tmp_path / "0"), "--encoder", f"hf:{folder}", "--method", "osiris-d", *options]
+        )
+        == 0
+    )
     pretrained = build_encoder(EncoderConfig(encoder=f"hf:{folder}"))
     folder.rename(tmp_path / "moved")
     learner = Learner(state).observe(tmp_path / "1")

@@ -102,7 +102,7 @@ def test_points_lie_on_the_axis_of_tasks(real_runs: dict[str, Path]):
     assert (np.diff(course.x) >= 0).all() and course.x[-1] == 10 and course.x[0] == pytest.approx(2 / 3)
     assert len(course.x) == 20
     assert course.accuracy[-1].tolist() == run.metrics["class-agnostic"].accuracy_matrix[-1]
-    assert run.uses_memory and run.command.startswith("osiris")
+    assert run.uses_memory and run.command.startswith("a call in Python")
 
 
 def test_another_protocol_is_another_study(real_runs: dict[str, Path], tmp_path: Path):

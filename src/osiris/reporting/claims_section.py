@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from osiris.config import Config
-from osiris.data.catalogue import DATASETS, is_known, parse_name
+from osiris.data.catalogue import DATASETS, parse_name
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
 from osiris.paper.claims import CLAIMS, judge_claim, tally
@@ -57,16 +56,11 @@ def claims_section(writer: ReportWriter, studies: Sequence[Study]) -> Section:
     return Section("claims", "The paper's claims", "Claims", intro, [block])
 
 
-def paper_config(benchmark: str) -> Config:
-    """The paper's settings; images that were given in Python have no name that leads to others."""
-    return preset_config("paper", benchmark if is_known(benchmark) else "")
-
-
 def scale_of(study: Study) -> str:
     """How the runs differ from the paper's, as a sentence."""
     if _smoke(study):
         return "these are smoke runs: they show that the program works, and their numbers mean nothing."
-    config, published = study.runs[0].config, paper_config(study.benchmark)
+    config, published = study.runs[0].config, preset_config("paper", "")  # of any data
     differences = []
     names = ("encoder.encoder", "encoder.family", "encoder.width")
     encoder, family, width = (config.get(name) for name in names)
