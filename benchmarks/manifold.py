@@ -34,7 +34,7 @@ from osiris.evaluation.protocols import labels_of_test
 from osiris.exact.manifold import ManifoldConfig, PatchCodes, fast_bfloat16
 from osiris.exact.spectrum import CodeSums, episode_sums, solve
 from osiris.models.manifold import JoinedManifold, Manifold
-from osiris.presets import fast
+from osiris.presets import preset_config
 
 BENCHMARK = "split-cifar100-20"
 PROTOCOL = "class-agnostic"
@@ -83,7 +83,7 @@ def accuracy(encoder: JoinedManifold, benchmark: Benchmark, protocol: ProtocolCo
 
 
 def measure(configs: list[ManifoldConfig], options: argparse.Namespace) -> dict[str, Any]:
-    preset = fast(BENCHMARK)
+    preset = preset_config("fast", BENCHMARK)
     data = replace(preset.data, data_dir=options.data_dir, validation=options.validation)
     benchmark = load_benchmark(data)
     seconds: Counter[str] = Counter()
