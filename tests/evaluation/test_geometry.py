@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from osiris.evaluation import geometry
@@ -43,7 +44,10 @@ def test_histogram_against_a_double_loop(monkeypatch):
     assert equal[0, -1] == 10 and equal.sum() == 10, "equal images are in the last bin"
 
 
-def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
+@pytest.mark.parametrize("wide", [4, 3, 1000], ids=str)
+def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs(wide: int, monkeypatch: pytest.MonkeyPatch):
+    """Also of features that are too wide for all axes."""
+    monkeypatch.setattr(geometry, "WIDE", wide)
     scale = torch.tensor([5.0, 3.0, 1.0, 0.5])
     bank, test = torch.randn(200, 4) * scale, torch.randn(30, 4) * scale
     indices, points = projection(bank, test)
@@ -55,6 +59,14 @@ def test_projection_is_the_singular_vectors_of_the_bank_with_fixed_signs():
         np.testing.assert_allclose(points[:, axis].numpy(), (unit(test) - rows.mean(axis=0)) @ direction, atol=1e-5)
     _, points = projection(torch.randn(10, 1), torch.randn(4, 1))
     assert points.shape == (4, 2) and (points[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("images", [30, 200])
+def test_features_that_are_zero_or_one_direction_are_projected(images: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(geometry, "WIDE", 50)
+    assert (projection(torch.zeros(images, 60), torch.zeros(4, 60))[1] == 0).all()
+    line = torch.linspace(-1, 1, images)[:, None] * torch.ones(60)
+    assert projection(line, line)[1].isfinite().all()
 
 
 def test_neighbours_are_the_nearest_in_order():

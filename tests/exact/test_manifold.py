@@ -87,6 +87,15 @@ def test_the_density_is_that_of_new_images() -> None:
         assert float(patches.total.sum()) / patches.count / config.codes == pytest.approx(density, rel=0.2)
 
 
+def test_images_with_few_different_patches_have_codes() -> None:
+    """Halves in black and white: more cosines than the density are 1, and none is above that."""
+    images = torch.zeros(40, 3, 8, 8, dtype=torch.uint8)
+    images[::2, :, :, 4:] = images[1::2, :, :, :4] = 255
+    codes = PatchCodes.of(images, CONFIG)
+    assert codes.threshold == 0.99
+    assert float(episode_sums(codes, images).even_patches.total.sum()) > 0
+
+
 def test_larger_images_are_averaged() -> None:
     images = pictures(3, size=24) / 255
     assert torch.allclose(cut(images, CONFIG), cut(functional.avg_pool2d(images, 3), CONFIG), atol=1e-6)

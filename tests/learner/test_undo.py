@@ -1,18 +1,15 @@
 """Episodes that were a mistake: noticed, refused, or taken back to the bits before them."""
 
-import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from killed import Killed, killed_at
 from osiris import cli
 from osiris.errors import Stopped, UserError
 from osiris.learner import Learner
@@ -120,31 +117,6 @@ def test_what_was_measured_of_an_undone_episode_goes_with_it(photos: Path, state
     names = {path.name for path in (*state.glob("evaluations/**/*.*"), *state.glob("*.json"))} - {"metrics.json"}
     assert "task-02-features.safetensors" in names
     assert not [name for name in names if name.startswith(("task-03", "metrics", "compatibility"))]
-
-
-OPERATIONS = ((Path, "replace"), (Path, "unlink"), (os, "rmdir"), (os, "unlink"))
-
-
-class Killed(BaseException):
-    pass
-
-
-@contextmanager
-def killed_at(operation: int) -> Iterator[list[str]]:
-    """The process ends before its n-th change of a file (from 1); without an n, they are listed."""
-    with pytest.MonkeyPatch.context() as patch:
-        done = list[str]()
-        for owner, name in OPERATIONS:
-            original = getattr(owner, name)
-
-            def counted(*given: Any, function: Any = original, what: str = name, **named: Any) -> Any:
-                done.append(f"{what} {Path(given[0]).name}")
-                if len(done) == operation:
-                    raise Killed
-                return function(*given, **named)
-
-            patch.setattr(owner, name, counted)
-        yield done
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["undo", "discard"])

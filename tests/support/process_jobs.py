@@ -24,10 +24,12 @@ from osiris.models.external import encoder_name
 from osiris.presets import configure
 from osiris.runs.records import OverfittingLine, RunMetrics
 from osiris.training import run as training_run
+from osiris.training import schedule
 from osiris.training.engine import Engine
 from osiris.training.log import track_overfitting
 from osiris.training.optimisers import build_optimiser
 from osiris.training.schedule import Episode, plan_episodes
+from osiris.training.summing import SummingEngine
 from tiny_encoders import seeded
 from tiny_runs import asked_to_stop, benchmark, config, train, with_learning
 
@@ -201,6 +203,18 @@ def observe_weeks(
             with asked_to_stop(*stop_in), pytest.raises(Stopped):
                 observe()
         observe()
+
+
+def observe_by_sums(photos: Path, out: Path, method: str, stop_in: tuple[int, int] | None = None) -> None:
+    """One call for each folder, in steps of a few images; `stop_in`: see `observe_weeks`."""
+    options: dict[str, Any] = {"smt": {"method": "smt", "codes": 128}, "readout": {"encoder": seeded()}}[method]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "IMAGES_PER_STEP", 9)
+        for task, week in enumerate(WEEKS):
+            if stop_in is not None and task == stop_in[0]:
+                with asked_to_stop(*stop_in, SummingEngine), pytest.raises((Stopped, processes.Elsewhere)):
+                    Learner(out, image_size=16, threads=1, device="cpu", **options).observe(photos / week)
+            Learner(out, image_size=16, threads=1, device="cpu", **options).observe(photos / week)
 
 
 def train_weeks(photos: Path, out: Path, encoder: str, options: dict[str, Any]) -> None:

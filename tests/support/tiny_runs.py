@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from osiris.training import run as training_run
 from osiris.training.engine import Engine, StepResult
 from osiris.training.run import Opening
 from osiris.training.schedule import Episode
+from osiris.training.summing import SummingEngine
 
 TASKS, CLASSES, PER_CLASS, SIZE = 3, 2, 14, 16
 BATCH = 12
@@ -79,17 +80,17 @@ def train(
 
 
 @contextmanager
-def asked_to_stop(task: int, step: int) -> Iterator[None]:
+def asked_to_stop(task: int, step: int, engine: type[Engine] | type[SummingEngine] = Engine) -> Iterator[None]:
     """SIGTERM arrives at this step of a run inside."""
-    do = Engine.step
+    do: Callable[..., StepResult] = engine.step
 
-    def stopping(self: Engine, phase: Episode, number: int) -> StepResult:
+    def stopping(self: Engine | SummingEngine, phase: Episode, number: int) -> StepResult:
         if (phase.task, number) == (task, step):
             signal.raise_signal(signal.SIGTERM)
         return do(self, phase, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "step", stopping)
+        patch.setattr(engine, "step", stopping)
         yield
 
 

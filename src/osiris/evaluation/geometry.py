@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as functional
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.knn import full_precision, neighbours_of
+from osiris.randomness import generator
 
 HISTOGRAM_BINS = 200
 HISTOGRAM_IMAGES = 5000
 HISTOGRAM_ROWS = 250
 PROJECTED_IMAGES = 1000
+WIDE = 1024
+"""Features of which all axes are computed."""
 NEIGHBOUR_IMAGES = 50
 NEIGHBOURS = 5
 
@@ -57,14 +61,28 @@ def projection(bank: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     chosen = fixed_subset(len(test), PROJECTED_IMAGES)
     unit = functional.normalize(bank.float(), dim=1).cpu()
     mean = unit.mean(dim=0)
-    centred = (unit - mean).double()
-    _, axes = torch.linalg.eigh(centred.T @ centred)
-    axes = axes.flip(1)[:, :2]
+    axes = _main_axes((unit - mean).double())
     largest = axes.abs().argmax(dim=0, keepdim=True)
     axes = axes * torch.where(axes.gather(0, largest) < 0, -1.0, 1.0)
     points = (functional.normalize(test[chosen.to(test.device)].float(), dim=1).cpu() - mean).double() @ axes
     points = functional.pad(points, (0, 2 - points.shape[1]))
     return chosen.int(), points.float().contiguous()
+
+
+def _main_axes(centred: Tensor) -> Tensor:
+    """float64 [D, at most 2]: the two main axes of rows [N, D]. Of wide rows not all axes are computed, which would
+    take longer than the method `smt` learns."""
+    images, width = centred.shape
+    if width <= WIDE:
+        return torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, :2]
+    if images <= WIDE:
+        axes = centred.T @ torch.linalg.eigh(centred @ centred.T)[1].flip(1)[:, :2]
+        return functional.normalize(axes, dim=0)
+    if not centred.any():
+        return centred.new_zeros(width, 2)
+    rows, start = centred.numpy(), torch.randn(width, generator=generator(0, "projection"), dtype=torch.float64).numpy()
+    square = LinearOperator((width, width), matvec=lambda one: rows.T @ (rows @ one), dtype=rows.dtype)  # pyright: ignore
+    return torch.from_numpy(eigsh(square, k=2, v0=start)[1]).flip(1)
 
 
 def neighbours_of_some(bank: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor]:

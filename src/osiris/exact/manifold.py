@@ -32,6 +32,8 @@ SMALLEST_NORM = 1e-6
 WHITENING_PATCHES = 200_000
 THRESHOLD_PATCHES = 2000
 """Patches whose cosines decide the threshold."""
+HIGHEST = 0.99
+"""The highest threshold, for images with so few different patches that more cosines than the density are 1."""
 GREY = 0.299, 0.587, 0.114
 """Weights of the channels."""
 
@@ -195,7 +197,8 @@ class PatchCodes:
         chosen, others = white[: config.half], white[config.half :][:THRESHOLD_PATCHES]
         cosines = (others @ chosen.T).flatten()
         threshold = float(cosines.kthvalue(1 + int(len(cosines) * (1 - config.density))).values)
-        return PatchCodes(config, whitening, torch.cat([chosen, chosen[:, mirror]]), max(threshold, SMALLEST_NORM))
+        threshold = min(max(threshold, SMALLEST_NORM), HIGHEST)
+        return PatchCodes(config, whitening, torch.cat([chosen, chosen[:, mirror]]), threshold)
 
     def active(self, pixels: Tensor) -> Iterator[Active]:
         """The codes of images [B, 3, H, W] with values in [0, 1], some images at a time."""

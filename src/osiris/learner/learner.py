@@ -44,7 +44,7 @@ from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe
 from osiris.runs.directory import RunDirectory, differences, read_config, settings
-from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
+from osiris.runs.progress import Progress, consistent, episode_folder, read_progress, remove_unnamed
 from osiris.runs.records import Observations, RunMetrics
 from osiris.runs.run import Run, open_run
 from osiris.runs.state import State, load_state, rewrite_states
@@ -335,6 +335,7 @@ class Learner(Collection):
                 return 0
         with self._files as directory:
             state = self._state()
+            remove_unnamed(directory, state.progress)  # a call that was killed may have left a state with the images
             size = state.progress.image_size
             table = episode_source(list(images), "forget")[0].read_table()
             wanted = list[torch.Tensor]()

@@ -30,6 +30,9 @@ from osiris.models.normalisation import set_mode
 FIT_IMAGES = 500
 """Images of the first task that a `fast` encoder is fitted to."""
 
+MOST_DIMENSIONS = 128
+"""Per place, of the method `smt`: with 2,048 codes more of them are not better (docs/log.md), and features are wide."""
+
 
 def build_model(
     config: Config, method: Method, benchmark: Benchmark, architecture: Architecture | None, planned: int
@@ -58,7 +61,9 @@ def build_summed(
 ) -> Summed:
     """What a method learns by sums, on the device. `architecture`: see `build_encoder`."""
     if method.sums == "manifold":
-        record = [asdict(layer) for layer in layers(ManifoldConfig(codes=config.encoder.codes, seed=config.seed))]
+        codes = config.encoder.codes
+        one = ManifoldConfig(codes=codes, dimensions=min(MOST_DIMENSIONS, codes // 8), seed=config.seed)
+        record = [asdict(layer) for layer in layers(one)]
         encoder = manifold(record if architecture is None else architecture[MANIFOLD])
         return SummedManifold(encoder.to(device).eval(), benchmark.std)
     images, shape = first_task_images(benchmark, config.encoder), benchmark.train.images.shape

@@ -194,7 +194,8 @@ def check_sums(needed: int) -> None:
     if needed > available:
         raise UserError(
             f"the sums over images need {needed / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB are "
-            "free. Use an encoder with fewer features, or close other programs."
+            "free. Choose fewer --codes (method smt) or an encoder with fewer features (readout), or close other "
+            "programs."
         )
 
 

@@ -88,20 +88,21 @@ class SummingEngine:
             self.part = self.summed.zero()
 
     def step(self, episode: Episode, step: int) -> StepResult:
-        """The sums of the images of one step, each process of its share."""
+        """The sums of the images of one step. Each process computes its share, and all get the whole: what one of them
+        saves is complete."""
         assert episode.images is not None
         positions = torch.arange(step * episode.batch_size, min((step + 1) * episode.batch_size, episode.count))
         images = episode.images.take(positions[processes.share(len(positions))])
         digests = image_digests(images).long()
-        if len(images):
-            self.part = self.part + self.summed.over(images)
+        sums = self.summed.over(images) if len(images) else self.summed.zero()
+        self.part = self.part + self._of_all_processes(sums)
         self.present = torch.cat([self.present, processes.gather(digests, len(positions)).to(torch.uint8)])
         seen = torch.tensor(float(positions[-1] + 1))
         return StepResult({"images": seen}, torch.tensor(True), len(positions))
 
     def end(self, accept: Accept | None = None) -> None:
         """Add the sums of the episode, and make the encoder from all. If it is refused, the images do not count."""
-        together = self.total + self._of_all_processes(self.part)
+        together = self.total + self.part
         earlier = copy.deepcopy(self.summed.encoder) if accept is not None else None
         self.summed.set(together)
         if accept is not None and earlier is not None and not accept(earlier, self.summed.encoder):
@@ -111,6 +112,8 @@ class SummingEngine:
         self.part, self.present = None, self.present[:0]
 
     def _of_all_processes(self, sums: Any) -> Any:
+        if processes.world_size() == 1:
+            return sums
         tensors = sums.tensors()
         return self.summed.from_tensors({name: processes.sum_over_processes(one) for name, one in tensors.items()})
 
