@@ -57,8 +57,10 @@ def joint(encoder: JoinedManifold, images: Tensor) -> JoinedManifold:
     parts = []
     for layer in encoder.parts:
         assert isinstance(layer, Manifold)
-        std = layer.scale.flatten().tolist()
-        parts.append(Manifold.of(layer.codes, solve(episode_sums(layer.codes, images), layer.config), std))
+        red, green, blue = layer.scale.flatten().tolist()
+        parts.append(
+            Manifold.of(layer.codes, solve(episode_sums(layer.codes, images), layer.config), (red, green, blue))
+        )
     return JoinedManifold(parts)
 
 
@@ -66,6 +68,7 @@ def joint(encoder: JoinedManifold, images: Tensor) -> JoinedManifold:
 def test_after_every_task_it_is_joint_learning(tmp_path: Path) -> None:
     train(settings(), tmp_path / "run")
     data = benchmark()
+    assert data.test is not None
     asked = data.test.images.take(torch.arange(24)) / 255 - 0.5
     before: Tensor | None = None
     for task in range(TASKS):
