@@ -58,8 +58,9 @@ def joint(encoder: JoinedManifold, images: Tensor) -> JoinedManifold:
     for layer in encoder.parts:
         assert isinstance(layer, Manifold)
         red, green, blue = layer.scale.flatten().tolist()
-        projection = solve(episode_sums(layer.codes, images), layer.config)
-        parts.append(Manifold.of(layer.codes, projection, (red, green, blue)))
+        parts.append(
+            Manifold.of(layer.codes, solve(episode_sums(layer.codes, images), layer.config), (red, green, blue))
+        )
     return JoinedManifold(parts)
 
 
