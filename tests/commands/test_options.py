@@ -104,7 +104,7 @@ def test_an_option_that_a_kind_of_call_does_not_read_is_refused(tmp_path: Path, 
 
 def value_of(option: str) -> list[str]:
     """A value that the type of an option allows."""
-    values = {"image_size": "32", "stem_stride": "2", "view_size": "16"}
+    values = {"image_size": "32", "stem_stride": "2", "view_size": "16", "codes": "256"}
     plain = "0.5" if "float" in str(OPTIONS.get(option)) else "9" if "int" in str(OPTIONS.get(option)) else None
     value = values.get(option, plain)
     return [] if value is None else [value]

@@ -81,8 +81,10 @@ def before_each(operations: tuple[tuple[Any, str], ...], act: Callable[[int, str
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file: which one it is, and what it holds."""
-    return {str(path): (path.stat().st_ino, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+    """Every file of the run: which one it is, and what it holds. A search may bring the index up to date, under the
+    lock of the index."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "index")
+    return {str(path): (path.stat().st_ino, path.read_bytes()) for path in files}
 
 
 def see_all(path: Path, photos: Path) -> int:

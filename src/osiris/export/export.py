@@ -55,9 +55,8 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     """Write the newest encoder of a run or state to the folder `out`, with config.json and a model card."""
     loaded = load_checkpoint(run.checkpoint())
     family = loaded.description.get("family")
-    summed = isinstance(loaded.module, JoinedManifold)
-    if summed and format != "onnx":
-        raise UserError(f"--format {format} is not available for the method smt; use --format onnx.")
+    if isinstance(loaded.module, JoinedManifold):
+        raise UserError("the encoder of the method smt cannot be exported yet; use osiris embed.")
     if format in ("safetensors", "timm") and family not in (("resnet",) if format == "timm" else ("resnet", "fast")):
         name = loaded.description.get("encoder", f"family {family}")
         raise UserError(f"--format {format} is not available for the encoder {name}; use --format onnx.")
@@ -68,7 +67,7 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     require_writable(out)
     write, load = FORMATS[format]
     config, network = description(run, loaded), loaded.module.eval()
-    if family in ("resnet", "fast") and not summed:  # made of torch's own layers, as the loader script builds it
+    if family in ("resnet", "fast"):  # made of torch's own layers, as the loader script builds it
         network = standalone.build(config["encoder"]).eval()
         network.load_state_dict(loaded.module.state_dict())
     out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ GROUPS = {
     "reference": ("ft", "offline", "d1-only"),
     "replay": ("er", "er+", "er++", "der", "lump", "osiris-r"),
     "distillation": ("ewc", "cassle", "pocon", "osiris-d"),
-    "sums": ("readout",),
+    "sums": ("readout", "smt"),
     "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"),
 }
 """The groups of methods in the paper's tables, those that learn by sums, and those that came after it."""

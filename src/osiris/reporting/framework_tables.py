@@ -47,7 +47,7 @@ def methods_table(rows: Sequence[Facts]) -> Table:
         body,
         *(f"[{number}] {note}" for number, note in enumerate(notes, start=1)),
         "from: the paper; later: published after it; osiris: not published elsewhere; reference: not continual",
-        "readout learns by sums over images: it has no losses, and no columns of them",
+        "readout and smt learn by sums over images: they have no losses, and no columns of them",
         "isolated, cross, past: the paper's tick, then the one measured on the code (one mark: not in the paper)",
         "isolated: a projector of L_current learns from X alone",
         "cross: X and Y meet in one loss; past: f learns from the memory or the past",
@@ -96,8 +96,8 @@ def cost_table(rows: Sequence[Facts]) -> Table:
         "Encoder passes for each image of X: forward + backward",
         ("method", *sources, "sum"),
         body,
-        "counted by running one step of the second task; the first task of every method but readout costs 2+2",
-        "ewc passes over each task once more (2+2) at its end, for the Fisher; readout passes over each task once",
+        "counted by running one step of the second task; the first task of every method but readout and smt costs 2+2",
+        "ewc passes over each task once more (2+2) at its end, for the Fisher; readout and smt over each task once",
         rules=_rules(rows),
     )
 
