@@ -107,6 +107,8 @@ def _content(name: str, count: int, order: str = "") -> TaskContent:
 
 def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfig) -> list[str]:
     """Refuse sizes that do not fit together; returns notices for the user."""
+    if method.sums is not None:  # any number of images has a sum
+        return []
     largest, smallest = (
         max(episode.batch_sizes[1] for episode in episodes),
         min(episode.batch_sizes[0] for episode in episodes),
