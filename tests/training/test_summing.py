@@ -82,6 +82,16 @@ def test_after_every_task_it_is_joint_learning(tmp_path: Path) -> None:
         before = found
 
 
+@pytest.mark.parametrize("size", [9, 12, 13, 27, 28, 100])
+def test_every_image_is_counted_once(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are too few for a step of their own: 28 = 3 * 9 + 1."""
+    monkeypatch.setattr(schedule, "IMAGES_PER_STEP", size)
+    train(settings(), tmp_path / "run")
+    state, learned = read_newest(tmp_path / "run").engine, 28 * TASKS
+    assert len(state["learned"]) == len({bytes(row) for row in state["learned"].tolist()}) == learned
+    assert int(state["sums"]["total"]["0/even_images.count"]) == learned
+
+
 @pytest.mark.usefixtures("several_steps", "signals_arrive")
 def test_stopped_at_every_step_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     train(settings(), tmp_path / "whole")

@@ -91,7 +91,8 @@ class SummingEngine:
         """The sums of the images of one step. Each process computes its share, and all get the whole: what one of them
         saves is complete."""
         assert episode.images is not None
-        positions = torch.arange(step * episode.batch_size, min((step + 1) * episode.batch_size, episode.count))
+        last = step + 1 == episode.steps  # which takes what is left, also if that is more than others
+        positions = torch.arange(step * episode.batch_size, episode.count if last else (step + 1) * episode.batch_size)
         images = episode.images.take(positions[processes.share(len(positions))])
         digests = image_digests(images).long()
         sums = self.summed.over(images) if len(images) else self.summed.zero()
