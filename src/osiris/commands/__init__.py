@@ -112,7 +112,8 @@ def metrics_table(runs: list[RunMetrics]) -> Table:
     a reference. With a start, G = A - A of the start, and its paired test."""
 
     first = runs[0]
-    table = Table("method", title=escape(printable(f"{first.benchmark}, percent, seed {first.seed}")))
+    title = escape(printable(f"{first.benchmark}, percent, seed {first.seed}"))
+    table = Table("method", title=title, padding=(0, 0, 0, 1))  # 80 columns hold the longest name of a protocol
     if not first.labelled:
         table.add_column("result")
         for metrics in runs:

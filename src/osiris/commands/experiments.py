@@ -45,7 +45,7 @@ def demo_command(
     console.print(metrics_table([read_metrics(directory.files(run).metrics) for run in grid.runs()]))
     say(
         "A accuracy, F forgetting, K knowledge gain, C cross-task consolidation, T forward transfer; class-agnostic: "
-        "the KNN does not know the task, task-aware: it does."
+        "the KNN does not know the task, task-aware: it does; whitened: all directions of the features count alike."
     )
     say(f"{time.monotonic() - started:.0f} seconds. Open {page} in a browser.")
 
