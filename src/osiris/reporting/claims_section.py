@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from osiris.data.catalogue import DATASETS, parse_name
 from osiris.errors import UserError
 from osiris.evaluation.statistics import mean
+from osiris.framework.config import BY_SUMS
 from osiris.paper.claims import CLAIMS, judge_claim, tally
 from osiris.paper.judges import BATCH_NORM, TASK_AWARE, Evidence, Quantities, from_paper, samples_by_method
 from osiris.presets import preset_config
@@ -64,7 +65,8 @@ def scale_of(study: Study) -> str:
     differences = []
     names = ("encoder.encoder", "encoder.family", "encoder.width")
     encoder, family, width = (config.get(name) for name in names)
-    epochs = sorted({count for run in study.runs if isinstance(count := run.config.get("learning.epochs"), int)})
+    trained = [run for run in study.runs if run.config.get("method.method") not in BY_SUMS]  # those pass once
+    epochs = sorted({count for run in trained if isinstance(count := run.config.get("learning.epochs"), int)})
     if encoder is not None:
         differences.append(f"the encoder {encoder} (the paper's: ResNet-18)")
     elif family == "fast":

@@ -64,7 +64,7 @@ def unlabelled_results(writer: ReportWriter, study: Study, source: StudyImages) 
 
 
 def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
-    """Measured after each episode, on labelled images if there are any and on the images of the memory."""
+    """Measured after each episode, on labelled images if there are any and on images that were learned."""
     if not episodes.states(study):
         return
     if worse := episodes.below_start_on_reference(study):

@@ -138,9 +138,9 @@ def _scored(run: Run) -> list[Observation]:
 
 @figure("movement", "What each episode did to old images")
 def memory_movement(study: Study) -> Figure | None:
-    """Images of the memory, embedded before and after each episode. Left: how far their features moved (0: not at all).
-    Right: how many of the five nearest neighbours among them stayed the same. Features may move together: then
-    neighbours stay, and nothing is forgotten."""
+    """Images that were learned (of the memory if there is one), embedded before and after each episode. Left: how far
+    their features moved (0: not at all). Right: how many of the five nearest neighbours among them stayed the same.
+    Features may move together: then neighbours stay, and nothing is forgotten."""
     runs = {run.label: run for run in states(study) if len(_curve(run, "drift").x)}
     if not runs:
         return None
@@ -153,7 +153,7 @@ def memory_movement(study: Study) -> Figure | None:
     draw.percent_axis(right, "nearest neighbours kept (%)")
     right.set(title="neighbourhoods kept", ylim=(0, 100))
     add_legend(canvas, legend_of(runs))
-    return Figure(canvas, runs.values(), "images of the memory")
+    return Figure(canvas, runs.values(), "images that were learned")
 
 
 @figure("held", "What the memory holds")
