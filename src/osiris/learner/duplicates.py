@@ -144,6 +144,9 @@ def _absent(gallery: Gallery, rows: np.ndarray, groups: Sequence[Group]) -> tupl
 
 
 def _twin(gallery: Gallery, row: int, facts: np.ndarray, size: int, similarity: float, goes: bool) -> Twin:
-    taken = int(facts["taken"])
-    date = datetime.fromtimestamp(taken, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < taken < 2**35 else None
-    return Twin(Path(gallery.path(row)), similarity, int(facts["width"]), int(facts["height"]), size, date, goes)
+    width, height, date = int(facts["width"]), int(facts["height"]), clock(int(facts["taken"]))
+    return Twin(Path(gallery.path(row)), similarity, width, height, size, date, goes)
+
+
+def clock(taken: int) -> str | None:
+    return datetime.fromtimestamp(taken, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < taken < 2**35 else None
