@@ -168,7 +168,7 @@ class Learner(Collection):
             self._refuse_other_settings(config)
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-        again, back = "Give the same command again.", f"osiris observe {shlex.quote(str(self.folder))}"
+        again, back = "Give the same command again.", f"osiris undo {shlex.quote(str(self.folder))}"
         opening = Opening(config, self.folder, quiet, new_source, again, back)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
@@ -236,15 +236,8 @@ class Learner(Collection):
         if changed := differences(there, here):
             raise UserError(f"{self.folder} has other settings: {changed}. Leave out what differs, or {way_on}.")
 
-    def discard(self) -> str:
-        """Go back to the state before an episode that was interrupted; returns the name of that episode."""
-        return self._go_back(finished=False)
-
     def undo(self) -> str:
-        """Go back to the state before the last episode, once; returns its name."""
-        return self._go_back(finished=True)
-
-    def _go_back(self, finished: bool) -> str:
+        """Go back to the state before the last episode, finished or interrupted, once; returns its name."""
         with self._files as directory:
             self._refuse_lost_checkpoint()
             began, progress = directory.config.exists() and not self.config.data.benchmark, self._progress
@@ -253,11 +246,15 @@ class Learner(Collection):
                 return "the first episode"
             if progress is None:
                 raise self._nothing()
-            return go_back(directory, progress, finished)
+            return go_back(directory, progress)
 
     def verdict(self) -> str:
         """What is known about the last episode: whether the encoder got better, and from what to what."""
         return verdict(observations_of(self._files, self._progress))
+
+    def last_verdict(self) -> str:
+        """The verdict with the name of its episode, for a terminal."""
+        return f"after {self.metrics.task_names[-1]}: {self.verdict()}"
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict and what each episode did."""
@@ -451,8 +448,8 @@ def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> No
 
 
 def forget_weights(directory: RunDirectory, progress: Progress, keep: int) -> None:
-    """Remove the weights of all but the latest episodes, and the arrays that were evaluated with them. What --undo goes
-    back to stays, and so do numbers, observations and moments."""
+    """Remove the weights of all but the latest episodes, and the arrays that were evaluated with them. What
+    `osiris undo` goes back to stays, and so do numbers, observations and moments."""
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     back = None if progress.back is None else folders[progress.back.position.episode]
     for folder in [one for one in folders if one.weights.exists()][: -max(1, keep)]:

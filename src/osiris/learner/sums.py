@@ -105,7 +105,7 @@ def _rows(digests: Tensor) -> list[bytes]:
 
 def _last_weights(directory: RunDirectory, progress: Progress) -> Path:
     if not progress.finished:
-        raise UserError(f"{directory.path} has not finished an episode yet; --discard goes back to its beginning.")
+        raise UserError(f"{directory.path} has not finished an episode yet; osiris undo goes back to its beginning.")
     return episode_folder(directory, progress, progress.finished - 1).weights
 
 
@@ -161,7 +161,7 @@ def _whole_state(directory: RunDirectory) -> State:
     if state is None or not state.progress.finished:
         raise UserError(f"{directory.path} has not finished an episode yet.")
     if state.progress.coming:
-        raise UserError(f"{directory.path} has an unfinished episode: finish it, or take it back with --discard.")
+        raise UserError(f"{directory.path} has an unfinished episode: finish it, or take it back with osiris undo.")
     return state
 
 
@@ -181,7 +181,7 @@ def _refuse_unlike(first: Path, second: Path, states: list[State]) -> None:
     if both:
         raise UserError(
             f"{len(both)} images were learned by both {first} and {second}: they would count twice. Take them out of "
-            "one of them with osiris observe STATE --forget FILE."
+            "one of them with osiris forget STATE FILE."
         )
 
 
