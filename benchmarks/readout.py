@@ -60,7 +60,7 @@ class Images:
     def __init__(self, decoded: Iterator[np.ndarray], side: int, group: Tensor, label: Tensor, test: Tensor) -> None:
         module, mean, std = network()
         joined = join(in_fast_format(module.eval()), None, (3, side, side))
-        self.summed = SummedReadout(joined, "own:network", None, mean, std, side)
+        self.summed = SummedReadout(joined, "own:network", "joined", mean, std, side)
         self.sizes = joined.layers.sizes
         self.summed.begin(torch.empty(0))
         started, rows = time.process_time(), list[Tensor]()

@@ -38,8 +38,8 @@ from osiris.index.status import IndexStatus
 from osiris.invocation import recorded
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
-from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, measure, open_reference, verdict
-from osiris.learner.sums import by_sums, forget_images
+from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, Readouts, measure, open_reference, verdict
+from osiris.learner.sums import by_sums, forget_images, readouts_of, summed_of
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe
@@ -52,6 +52,7 @@ from osiris.runs.views import current_metrics, observations_of
 from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
 from osiris.training.schedule import Episode
+from osiris.training.summing import SummingEngine
 
 
 class Status(TypedDict):
@@ -192,7 +193,9 @@ class Learner(Collection):
                 run.advance(episode, guard)
             run.finish()
             with run.interrupt.at_once():
-                processes.on_first(measure, directory, images_at_hand(run), run.known, opened_images, run.device)
+                readouts = processes.on_first(other_readouts, run) if opened_images and opened_images[0] else None
+                at_hand = images_at_hand(run)
+                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, readouts)
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
@@ -272,7 +275,12 @@ class Learner(Collection):
             state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
             folder, images = None if reference is None else Path(reference), state.memory.images
             opened_images = open_reference(directory, state.progress, folder, images.shape[-1], new_reference)
-            return measure(directory, images, state.progress, opened_images, device)
+            readouts = None
+            if opened_images[0] is not None and state.progress.finished and by_sums(directory):
+                last = episode_folder(directory, state.progress, state.progress.finished - 1)
+                summed = summed_of(directory, last.weights, state.engine["constants"])
+                readouts = readouts_of(summed, summed.from_tensors(state.engine["sums"]["total"]))
+            return measure(directory, images, state.progress, opened_images, device, readouts)
 
     @property
     def run(self) -> Run:
@@ -412,6 +420,11 @@ def images_at_hand(run: Training) -> torch.Tensor:
     if memory.filled or last is None:
         return memory.images[: memory.filled].cpu()
     return last.take(fixed_subset(len(last), MOST_IMAGES))
+
+
+def other_readouts(run: Training) -> Readouts | None:
+    """Of the sums of all episodes, to be compared on labelled images."""
+    return readouts_of(run.engine.summed, run.engine.total) if isinstance(run.engine, SummingEngine) else None
 
 
 def refuse_what_cannot_grow(run: Training) -> None:
