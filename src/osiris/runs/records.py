@@ -133,7 +133,8 @@ class RunMetrics(Record, frozen=True, kw_only=True):
         if protocol not in self.protocols:
             available = ", ".join(self.protocols) or "none, because its images have no labels"
             run = f"the run of {self.method} with seed {self.seed}"
-            raise UserError(f"{run} has no numbers under the protocol {protocol!r}; it has {available}.")
+            more = f" `osiris evaluate RUN --protocols class-agnostic {protocol}` adds them." if self.protocols else ""
+            raise UserError(f"{run} has no numbers under the protocol {protocol!r}; it has {available}.{more}")
         return self.protocols[protocol]
 
 
