@@ -175,7 +175,7 @@ def beyond(file: Path, *sides: Path) -> None:
             cells = [images.precision(rows, bank)]
             cells += [images.novelty(bank, kind, given) for kind in (images.label, images.group)]
             probe = fit_probe(rows[bank], images.label[bank], int(images.label.max()) + 1)
-            right = probe.logits(rows[images.test]).argmax(1) == images.label[images.test]
+            right = probe.outputs(rows[images.test]).argmax(1) == images.label[images.test]
             cells.append(100 * float(right.float().mean()))
             few = images.few(rows, bank)
             text = " | ".join(f"{cell:.1f}" for cell in cells)
