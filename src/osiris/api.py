@@ -12,6 +12,7 @@ from torch import nn
 from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import is_known
 from osiris.errors import UserError
+from osiris.evaluation.config import Protocol
 from osiris.evaluation.scores import Compatibility, Scores
 from osiris.framework.methods import Method
 from osiris.framework.own import named
@@ -156,7 +157,7 @@ def load_run(path: str | Path) -> Run:
 
 def compare(
     runs: Runs,
-    protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
+    protocol: Protocol = "class-agnostic",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
     against: str | None = None,

@@ -10,6 +10,7 @@ import tyro
 from osiris.commands import command
 from osiris.console import notice, say
 from osiris.errors import UserError
+from osiris.evaluation.config import Protocol
 from osiris.models.external import typed_encoder
 from osiris.paper import published
 from osiris.presets import MEANINGLESS
@@ -55,7 +56,7 @@ def report_command(
 @command("compare")
 def compare_command(
     runs: Runs,
-    protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
+    protocol: Protocol = "class-agnostic",
     format: Format = "text",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
@@ -70,12 +71,14 @@ def compare_command(
     Examples:
       osiris compare runs/ft-0 runs/ft-1 runs/osiris-d-0 runs/osiris-d-1
       osiris compare runs --protocol task-aware --format latex
+      osiris compare runs --protocol class-agnostic-probe
       osiris compare runs --with-paper
       osiris compare runs --against ft
 
     Args:
         runs: Run directories, or folders with run directories in them.
-        protocol: Under which protocol to compare.
+        protocol: Under which protocol to compare. `class-agnostic-probe` needs runs with --probe, or
+            `osiris evaluate RUN --probe`.
         by: One row per method (mean over seeds) or per run.
         with_paper: Put the published numbers below ours.
         against: The row that the others are tested against, by its name in the table. Default: the best.

@@ -11,7 +11,7 @@ import numpy as np
 
 from osiris.console import notice
 from osiris.errors import UserError, unknown
-from osiris.evaluation.config import COMPATIBILITY, METRICS
+from osiris.evaluation.config import COMPATIBILITY, METRICS, PROBE, instrument
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.scores import Compatibility
 from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
@@ -131,7 +131,7 @@ def comparison_table(
     notes = [OVER_SEEDS, *_test_notes(rows, other, is_best=against is None)]
     if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
         notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
-    notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
+    notes += [f"{', '.join(baselines)}: features that were not learned here"] if baselines else []
     gained = any("G" in row.samples for row in rows)
     notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
     notes += dict.fromkeys(f"{run.label}: {run.full_label}" for run in runs if run.label != run.full_label)
@@ -142,8 +142,9 @@ def comparison_table(
     metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
-    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
-    title = f"{about.benchmark}, {protocol} KNN ({knn}, fingerprint {about.hash})"
+    knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
+    bank = f"{knn}bank of {about.bank_images:,} images"
+    title = f"{about.benchmark}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
 
