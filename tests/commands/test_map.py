@@ -76,7 +76,7 @@ def test_new_images_are_added_to_the_old_map(state: Path, capsys: pytest.Capture
     page = Path("map.html").read_bytes()
     assert main(["map", "state", "photos"]) == 0 and Path("map.html").read_bytes() == page
     assert main(["map", "state", "photos", "--anew"]) == 0 and read_places(state / "index") != after
-    assert main(["observe", "state", "--forget", "photos/2026-10/0.png"]) == 0
+    assert main(["forget", "state", "photos/2026-10/0.png"]) == 0
     assert len(read_places(state / "index")) == 18
 
 
