@@ -138,7 +138,7 @@ def check(method: Method) -> None:
     fields = {name for term in method.terms if isinstance(term, StoringTerm) for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
-    if method.memory == "quota" and fields:
-        raise UserError("the memory quota takes images at the end of a task and stores no embeddings with them.")
+    if method.memory in ("quota", "equal") and fields:
+        raise UserError(f"the memory {method.memory} takes images at the end of a task and stores no embeddings.")
     for term in method.terms:
         term.check(method)

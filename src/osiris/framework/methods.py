@@ -64,7 +64,7 @@ class Method:
     """|Y| / |X|."""
     replay_limit: int | None = None
     """The largest |Y|."""
-    memory: Literal["reservoir", "fifo", "minred", "quota"] = "reservoir"
+    memory: Literal["reservoir", "fifo", "minred", "quota", "equal"] = "reservoir"
     """Which images the memory keeps (osiris.memory)."""
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
