@@ -144,7 +144,7 @@ def search_command(
         print_json(query=query, searched=found.searched, hits=found.hits)
     else:
         rows = [(str(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
-        _print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
+        print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
     rows = {"query": [query]} | _in_rows([hit.path for hit in found.hits])
     _draw(sheet, rows, [*folders, query])
 
@@ -252,7 +252,7 @@ def novel_command(
         print_json(images=images[:count])
     else:
         rows = [(str(one.path), f"{one.similarity:.3f}", str(one.nearest)) for one in images[:count]]
-        _print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
+        print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
     _draw(sheet, _in_rows([one.path for one in images[:count]]), [folder])
 
 
@@ -269,10 +269,10 @@ def print_json(**values: Any) -> None:
     print(json_module.dumps(plain, indent=1))
 
 
-def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
     table = Table(title=escape(printable(title)) or None)
     for column in ("", *columns) if numbered else columns:
-        left = column in ("image", "to")
+        left = column in ("image", "to", "tag", "surest")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for place, row in enumerate(rows, 1):
         table.add_row(*([str(place)] if numbered else []), *map(printable, row))
