@@ -197,6 +197,7 @@ def refuse_options_of_training(config: Config, given: Mapping[str, Any]) -> None
     name = config.method.method
     training = {*vars(LearningConfig()), *vars(ProjectorConfig()), *vars(MethodConfig())} - {"method"}
     unused = [one for one, value in given.items() if one in training and value is not None]
+    unused += ["readout"] * (name == "smt" and given.get("readout") is not None)
     if name in BY_SUMS and unused:
         raise UserError(
             f"--{unused[0].replace('_', '-')} changes nothing in {name!r}, which learns by sums in one pass. Leave it "

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from torch import nn
 
 from osiris import processes
 from osiris.config import Config, to_dict
@@ -46,6 +47,7 @@ from osiris.training.own import refuse_another_method
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
 from osiris.training.summing import SummingEngine
+from osiris.training.trained_readout import TrainedReadout
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class Training:
     """The episodes that are learned, and those to come."""
     log: Log
     results: Results
+    readout: TrainedReadout | None
+    """Of a network that is trained."""
     known: Progress | None
     """progress.json; only the first process knows it."""
     way_back: bool
@@ -205,6 +209,9 @@ class Training:
                 kind = Engine if self.method.sums is None else SummingEngine
                 self.engine = kind(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
+                self.readout = None
+                if isinstance(self.engine, Engine) and config.encoder.readout not in (None, "start"):
+                    self.readout = TrainedReadout(config, self.engine, benchmark)
                 if state is not None:
                     self._restore(state)
 
@@ -269,15 +276,16 @@ class Training:
                 case Point(step):
                     self._log_steps(episode)
                     self._enter("curve")
-                    self._evaluate(episode, at_point=True)
+                    self._evaluate(episode, self._final(episode), at_point=True)
                     self.position.stage = "train"
                     self.log.meter.resume()
                 case Trained():
                     self._enter("end")
                 case Ended():
                     self._enter("evaluate")
+        encoder = self._final(episode)
         processes.on_first(self._write_weights, self.folder(episode), episode.task)
-        self._evaluate(episode)
+        self._evaluate(episode, encoder)
         self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
@@ -285,6 +293,13 @@ class Training:
     def _events(self, episode: Episode, every: int | None, accept: Accept | None) -> Iterator[Event]:
         with explain_out_of_memory(self.engine, self.episodes):
             yield from self.engine.learn(episode, self.position, every, self.interrupt.at_once, accept)
+
+    def _final(self, episode: Episode) -> nn.Module:
+        """The encoder that is evaluated and written."""
+        if self.readout is None:
+            return self.engine.networks.encoder
+        with self.interrupt.at_once():
+            return self.readout.made_of(episode, self.engine.memory)
 
     def finish(self) -> RunMetrics | None:
         """metrics.json, a function of the evaluations on disk; None while episodes are left."""
@@ -385,9 +400,15 @@ class Training:
 
     def _write_weights(self, folder: EpisodeFolder, task: int | None = None) -> None:
         """f, g and h after an episode, or at the start."""
+        tensors, architecture = self.engine.task_tensors(), self.engine.architecture
+        if self.readout is not None and task is not None:
+            encoder = self.readout.summed.encoder.state_dict()
+            tensors = {name: value for name, value in tensors.items() if not name.startswith("encoder.")}
+            tensors |= {f"encoder.{name}": value for name, value in encoder.items()}
+            architecture = self.readout.architecture
         metadata = {
             "encoder": to_dict(self.config.encoder),
-            "architecture": self.engine.architecture,
+            "architecture": architecture,
             "projector": to_dict(self.config.projector),
             "mean": self.benchmark.mean,
             "std": self.benchmark.std,
@@ -395,14 +416,14 @@ class Training:
             "task": task,
         }
         self.directory.require_present()
-        save_tensors(folder.weights, self.engine.task_tensors(), metadata)
+        save_tensors(folder.weights, tensors, metadata)
 
-    def _evaluate(self, episode: Episode, at_point: bool = False) -> None:
+    def _evaluate(self, episode: Episode, encoder: nn.Module, at_point: bool = False) -> None:
         """Every number of the encoder as it is now, to disk and to the log."""
         step = self.position.step
         where = {"task": episode.task, "step": step, "total_step": self.log.meter.total(episode, step)}
         with self.interrupt.at_once():
-            encoder, folder = self.engine.networks.encoder, self.folder(episode)
+            folder = self.folder(episode)
             if at_point:
                 numbers = self.results.evaluate_point(encoder, folder, where)
             else:
