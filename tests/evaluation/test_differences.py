@@ -75,25 +75,16 @@ def test_tasks_weigh_equally():
     assert found.value == found.low == found.high == pytest.approx(50.0)
 
 
-def test_without_an_interaction_both_variances_add_up():
-    """Against a naive loop over resampled seeds and images; it draws S - 1 of S seeds, for an unbiased variance."""
-    random = np.random.default_rng(0)
-    images = np.array([*[True] * 300, *[False] * 100])
-    right = np.stack([np.roll(images, 0), images, images])
-    right[0, :60], right[1, 300:330] = False, True  # seeds differ
-    first, second = (
-        Hits((0, 1, 2), right, np.zeros(400, int)),
-        Hits((0, 1, 2), np.zeros((3, 400), bool), np.zeros(400, int)),
-    )
-    found = both_of((first, second), "both")
-    gain, drawn = 100.0 * right, []
-    for _ in range(4000):
-        seeds, chosen = random.integers(0, 3, 2), random.integers(0, 400, 400)
-        drawn.append(gain[seeds][:, chosen].mean())
-    seeds_and_images = np.std(drawn)
-    error = (found.high - found.value) / float(stats.t.ppf(0.975, 2))
-    assert 0.5 * seeds_and_images < error < 1.2 * seeds_and_images
-    assert both_of((first, second), "images").high - found.value < found.high - found.value
+@pytest.mark.parametrize("effects", [(0.05, 1.0, 3), (0.02, 0.0, 5), (0.2, 0.3, 3)])
+def test_the_variance_over_both_is_that_of_the_experiments(effects: tuple[float, float, int]):
+    """Where seeds and images weigh alike, where single pairs of both weigh most, and where seeds do."""
+    of_seeds, of_images, seeds = effects
+    found = [
+        both_of(made(seeds, of_seeds=of_seeds, of_images=of_images, seed=seed, images=400), "both")
+        for seed in range(400)
+    ]
+    true, stated = np.var([one.value for one in found]), np.mean([one.error**2 for one in found])
+    assert 0.85 < stated / true < (1.6 if of_images == 0 else 1.25)  # never below one of the two parts
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -48,6 +48,8 @@ class Difference:
     low: float
     high: float
     p: float
+    error: float
+    """The standard error."""
     varying: Varying
     paired: bool
     """Whether the same seeds of both were compared."""
@@ -56,7 +58,7 @@ class Difference:
     def of(value: float, error: float, degrees: float, varying: Varying, paired: bool) -> Difference:
         half = float(stdtrit(degrees, 0.975)) * error
         p = float(value == 0) if error == 0 else 2 * float(stdtr(degrees, -abs(value / error)))
-        return Difference(value, value - half, value + half, p, varying, paired)
+        return Difference(value, value - half, value + half, p, error, varying, paired)
 
     @property
     def interval(self) -> str:
