@@ -84,7 +84,7 @@ def test_the_variance_over_both_is_that_of_the_experiments(effects: tuple[float,
         for seed in range(400)
     ]
     true, stated = np.var([one.value for one in found]), np.mean([one.error**2 for one in found])
-    assert 0.85 < stated / true < (1.6 if of_images == 0 else 1.25)  # never below one of the two parts
+    assert 0.75 < stated / true < (1.6 if of_images == 0 else 1.35)  # never below one of the two parts
 
 
 @pytest.mark.parametrize("shared", [True, False])
