@@ -19,7 +19,10 @@ from osiris.training.interrupt import Interrupt
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("experiments", "train ft and osiris-d on built-in data and write a report, in minutes"),
     "train": ("train", "train one method on one benchmark"),
-    "observe": ("learner", "learn from one more folder of images (the state lives in a directory)"),
+    "observe": ("observe", "learn from one more folder of images (the state lives in a directory)"),
+    "undo": ("learner", "take back the last folder that a state has learned from"),
+    "forget": ("learner", "take images out of a state"),
+    "measure": ("learner", "measure a state on labelled images, without learning"),
     "embed": ("learner", "compute the features of images with the encoder of a state or run"),
     "index": ("index", "make or update the index of images, by which they are found"),
     "search": ("index", "find the images that are most similar to one image"),

@@ -87,7 +87,7 @@ def index_command(
     if done.gone:
         notice(
             f"{done.gone:,} files are gone. They are not searched, and are known again if they come back; "
-            f"`osiris observe {shlex.quote(str(state))} --forget FOLDER` removes what the index has of a folder."
+            f"`osiris forget {shlex.quote(str(state))} FOLDER` removes what the index has of a folder."
         )
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")

@@ -78,7 +78,7 @@ class Collection(Indexed):
             if not place.expanduser().is_dir():
                 raise UserError(
                     f"{place} is not a folder of images; what the index has of it stays as it is. If it is gone for "
-                    f"good: osiris observe {shlex.quote(str(self.folder))} --forget {shlex.quote(str(place))}."
+                    f"good: osiris forget {shlex.quote(str(self.folder))} {shlex.quote(str(place))}."
                 )
         newest, index = self._newest(), Index(self._files.index)
         self._remember_folders(places)

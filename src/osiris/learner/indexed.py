@@ -97,7 +97,7 @@ class Indexed(Estimator):
         if partly:
             notices.append(
                 f"{left:,} images of the index are of another encoder and were left out: `osiris index STATE FOLDER` "
-                "brings them up to date; if their folder is gone, `osiris observe STATE --forget FOLDER` removes them."
+                "brings them up to date; if their folder is gone, `osiris forget STATE FOLDER` removes them."
             )
         return Opened(gallery, encoder, notices, newest)
 

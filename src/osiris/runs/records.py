@@ -151,6 +151,10 @@ class Observation(Record, frozen=True, kw_only=True):
     kept: bool = True
     """False: the reference got worse, so the encoder stayed what it was before the episode."""
     reference: ReferenceScores | None = None
+    readout: str | None = None
+    """How a method that learns a readout made its map (`--readout`)."""
+    others: dict[str, ReferenceScores] = msgspec.field(default_factory=dict)
+    """Scores of what --readout could be instead, by its value; measured after the last episode alone."""
 
 
 class Observations(Record, frozen=True, kw_only=True):

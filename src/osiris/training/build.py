@@ -77,9 +77,9 @@ def build_summed(
         encoder = join(network, config.encoder.readout_size, shape)
     else:
         encoder = joined(network, architecture[LAYERS])
-    share = 0.0 if config.encoder.readout == "whitened" else None
+    settings = config.encoder
     return SummedReadout(
-        encoder.to(device).eval(), config.encoder.encoder, share, benchmark.mean, benchmark.std, shape[-1]
+        encoder.to(device).eval(), settings.encoder, settings.readout, benchmark.mean, benchmark.std, shape[-1]
     )
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -62,7 +61,7 @@ class Opening:
     again: str | None = None
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
-    """The command that takes an episode back, with `--discard` or `--undo` added."""
+    """The command that takes an episode back."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -132,12 +131,12 @@ def opened(opening: Opening) -> Iterator[Training]:
                 way_on = advice(opening.out)
                 if opening.back and run is not None and run.position.task > 0:
                     way_on = "Nothing of this episode was saved, so the state is that before it."
-                    if run.way_back is not None:
-                        way_on = f"To leave this episode: {opening.back} {run.way_back}"
+                    if run.way_back:
+                        way_on = f"To leave this episode: {opening.back}"
             elif directory.config.exists():
                 way_on = opening.again or f"Continue with: osiris train --resume {shlex.quote(str(opening.out))}"
-                if opening.back and run is not None and run.way_back is not None:
-                    way_on += f" To go back instead: {opening.back} {run.way_back}"
+                if opening.back and run is not None and run.way_back:
+                    way_on += f" To go back instead: {opening.back}"
             else:
                 way_on = "Nothing was saved yet: give the same command again."
             raise type(end)(f"{end} {way_on}") from None
@@ -167,8 +166,8 @@ class Training:
     results: Results
     known: Progress | None
     """progress.json; only the first process knows it."""
-    way_back: Literal["--discard", "--undo"] | None
-    """What takes back the episode that is on disk; None if that is an earlier one than those to come."""
+    way_back: bool
+    """Whether the episode that would be taken back is the one that is learned, not an earlier one."""
 
     def __init__(
         self,
@@ -183,7 +182,7 @@ class Training:
         self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
         self.known = processes.on_first(read_progress, directory) if state is None else state.progress
         self.position = Position() if state is None else copy.deepcopy(state.position)
-        self.way_back = "--discard" if state is None or state.progress.coming else None
+        self.way_back = state is None or state.progress.coming
         self.saved = time.monotonic()
         self.closing = ExitStack()
 
@@ -324,7 +323,7 @@ class Training:
     def _save(self) -> None:
         self.position.seconds = self.log.meter.seconds
         processes.on_first(self._write_state)
-        self.way_back = "--discard" if self.coming() else "--undo"
+        self.way_back = True
         self.saved = time.monotonic()
 
     # Files
