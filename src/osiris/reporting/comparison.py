@@ -184,7 +184,8 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) for run in members})
+        values = {run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) for run in members}
+        samples = samples_of(values)
         first = members[0]
         ranked = (first.continual or first.metrics.stream is not None) and first.method not in REFERENCES
         group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None

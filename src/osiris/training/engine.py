@@ -18,6 +18,7 @@ from osiris.config import Config
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.scores import Budget
 from osiris.framework.methods import Method
+from osiris.framework.past import Detector
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
@@ -98,6 +99,7 @@ class Engine:
         self.networks, self.memory = self.model.networks, self.model.memory
         self.renewals: list[int] = []
         """In a stream: the steps after which f* was renewed."""
+        self.detector = Detector()
         self.views: dict[str, int] = {}
         """In a stream: views that went forward through f (`x`, `y`, ...) or others (`frozen`), and `backward`."""
         self.optimiser = build_optimiser(self.model, config.learning)
@@ -236,19 +238,25 @@ class Engine:
         self.model.after_step(self.task_context(episode, step + 1))
         if episode.past is not None:
             self._count(rep)
-            self._renew_past(episode, step + 1)
+            self._renew_past(rep, episode, step + 1)
         detached = {name: value.detach() for name, value in values.items()}
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, count)
 
-    def _renew_past(self, episode: Episode, step: int) -> None:
+    @torch.no_grad()
+    def _mean_feature(self, rep: Representations) -> Tensor:
+        """Of X, over all processes."""
+        return rep(X, head=()).detach().float().mean((0, 1))
+
+    def _renew_past(self, rep: Representations, episode: Episode, step: int) -> None:
         """f* and g* of a stream, after a step."""
         past = episode.past
         assert past is not None
         if past.kind == "ema" and self.renewals:
             self.networks.follow(past.rate)
-        if past.renewed(step) and step < episode.steps:
+        changed = past.kind == "detect" and step % episode.passes == 0 and self.detector.add(self._mean_feature(rep))
+        if (changed or past.renewed(step)) and step < episode.steps:
             self.model.end_task(self.task_context(episode, step))
             self.renewals.append(step)
 
@@ -394,7 +402,8 @@ class Engine:
     def _of_stream(self) -> dict[str, Any]:
         if self.benchmark.order is None:
             return {}
-        return {"stream": {"renewals": list(self.renewals), "views": dict(self.views)}}
+        parts = {"renewals": list(self.renewals), "views": dict(self.views), "detector": self.detector.state()}
+        return {"stream": parts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Raises ValueError if the state is not one of these networks."""
@@ -404,6 +413,8 @@ class Engine:
             self.scaler.load_state_dict(state["scaler"])
             self.before = self._restored(state["before"]) if "before" in state else None
             stream = state.get("stream", {})
+            if stream:
+                self.detector.restore(stream["detector"], self.device)
             self.renewals = [int(step) for step in stream.get("renewals", ())]
             self.views = {str(name): int(count) for name, count in stream.get("views", {}).items()}
         except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
