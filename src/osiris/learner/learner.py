@@ -429,7 +429,7 @@ def other_readouts(run: Training) -> Readouts | None:
 
 
 def refuse_what_cannot_grow(run: Training) -> None:
-    if run.method.stream != "continual":
+    if run.method.learns != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
     if run.method.memory == "quota":
         raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")

@@ -29,6 +29,8 @@ NOTHING_TO_SAY = {
     "images": "--varying images needs the predictions of the runs, in episodes/, on the same test images.",
     "both": "--varying both needs two seeds of each method, and their predictions (episodes/) on the same test images.",
 }
+VIEWS = "views (k)"
+"""Thousands of views that a stream has sent backward through encoders."""
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
 
@@ -53,10 +55,15 @@ def number_table(
 ) -> Table:
     """Marks the best of every column; columns without any entry are left out. `against` is what rows are compared
     with."""
-    columns = [Column(name, "lower" if name == "F" else "higher") for name in metrics]
+    columns = [
+        Column(name, None if name == VIEWS else "lower" if name in ("F", "drop") else "higher") for name in metrics
+    ]
     marks = []
     for column in columns:
-        means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]
+        means = [
+            column.better and row.samples[column.name].mean if row.ranked and column.name in row.samples else None
+            for row in rows
+        ]
         marks.append(mark(means, column.better == "higher"))
     cells = []
     for index, row in enumerate(rows):
@@ -149,12 +156,16 @@ def comparison_table(
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.published_settings()}"] if paper else []
     measured = [run.compatibility for run in runs if run.compatibility is not None]
-    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
+    of_stream = runs[0].metrics.stream is not None
+    notes += _budget_notes(rows) if of_stream else []
+    usual = ("A", "F", "C", "A mean", "drop", VIEWS) if of_stream else METRICS
+    metrics = (*usual, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
     bank = f"{knn}bank of {about.bank_images:,} images"
-    title = f"{about.benchmark}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
+    order = "" if about.stream is None else f" ({about.stream})"
+    title = f"{about.benchmark}{order}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
 
@@ -184,13 +195,37 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) for run in members})
+        values = {run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) for run in members}
+        samples = samples_of(values)
         first = members[0]
-        ranked = first.continual and first.method not in REFERENCES
+        ranked = (first.continual or first.metrics.stream is not None) and first.method not in REFERENCES
         group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
-        section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
+        section: object = (ranked, group)  # as in the paper's tables: replay, distillation, ...
+        if first.metrics.stream is not None:  # rows of one budget stand together
+            section = samples[VIEWS].mean if VIEWS in samples else None
         rows.append(Row(name, samples, section, str(len(members)), ranked, members))
+    if runs[0].metrics.stream is not None:
+        rows.sort(key=lambda row: row.samples[VIEWS].mean if VIEWS in row.samples else 0)
     return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _views(run: Run) -> dict[str, float | None]:
+    budget = run.metrics.budget
+    return {} if budget is None else {VIEWS: budget.backward / 1000}
+
+
+def _budget_notes(rows: Sequence[Row]) -> list[str]:
+    """What the columns of a stream are, and whether the rows cost the same."""
+    notes = [
+        "A mean: over the points of the stream; drop: the deepest fall of A below its best so far; F: best minus end",
+        f"{VIEWS}: thousands of views sent backward. Frozen passes, memory and renewals of f* are in metrics.json",
+    ]
+    known = {row.name: row.samples[VIEWS].mean for row in rows if VIEWS in row.samples}
+    trained = {name: views for name, views in known.items() if views}
+    if trained and max(trained.values()) > 1.05 * min(trained.values()):
+        notes.append("the budgets are not equal: compare rows of one section (--passes: more steps on each batch)")
+    missing = [row.name for row in rows if row.name not in known]
+    return notes + [f"unknown budget: {', '.join(missing)}"] * bool(missing)
 
 
 def _recall(run: Run) -> dict[str, float | None]:

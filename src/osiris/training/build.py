@@ -89,10 +89,13 @@ def build_summed(
 
 
 def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
-    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
+    """Normalised images that a `fast` encoder is fitted to: some of the first task alone (of a stream: the first ones),
+    the same for every method."""
     if encoder.encoder is not None or encoder.family != "fast":
         return None
     indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
+    if benchmark.order is not None:
+        indices = benchmark.order.rows[:FIT_IMAGES]
     indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
     return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 

@@ -13,7 +13,7 @@ import copy
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +26,10 @@ from osiris.config import Config, to_dict
 from osiris.console import notice, warn
 from osiris.data.benchmark import Benchmark, content_differences
 from osiris.data.catalogue import is_known
-from osiris.data.load import load_benchmark
+from osiris.data.load import as_stream, load_benchmark
 from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
+from osiris.evaluation.scores import Budget
 from osiris.files import save_tensors
 from osiris.framework.composition import method_to_dict, resolve
 from osiris.framework.methods import Method
@@ -87,7 +88,13 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
                 f"{opening.out} learns from images that were given in Python (benchmark_from), which only your program "
                 "has: call osiris.train again with the same arguments to continue."
             )
-        run.prepare(lambda: benchmark or processes.in_turn(lambda: load_benchmark(run.config.data)))
+        run.prepare(
+            lambda: (
+                as_stream(benchmark, run.config.data)
+                if benchmark
+                else processes.in_turn(lambda: load_benchmark(run.config.data))
+            )
+        )
         run.start()
         for episode in run.coming(stop_after):
             run.advance(episode)
@@ -254,12 +261,12 @@ class Training:
 
     def advance(self, episode: Episode, accept: Accept | None = None) -> None:
         """Learn from one episode: its steps, its end, its weights, its evaluation. `accept`: see `Engine.end`."""
-        settings, every = self.config.engine, self.config.evaluation.evaluate_every
+        settings, points = self.config.engine, self._points(episode)
         if accept is not None and self.position.step > 0 and self.engine.before is None:
             raise UserError("this episode was begun without --only-if-better: finish it without it.")
         self.engine.guarded = accept is not None
         self.log.meter.resume()
-        for event in self._events(episode, every, accept):
+        for event in self._events(episode, points, accept):
             match event:
                 case Stepped(step, result, at_point):
                     self.log.meter.add(result)
@@ -290,9 +297,16 @@ class Training:
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
 
-    def _events(self, episode: Episode, every: int | None, accept: Accept | None) -> Iterator[Event]:
+    def _points(self, episode: Episode) -> Collection[int]:
+        """The steps after which the encoder is evaluated before the end of an episode."""
+        every = self.config.evaluation.evaluate_every
+        if episode.past is not None and not every:
+            return episode.points(self.config.evaluation.points)
+        return range(every, episode.steps, every) if every else ()
+
+    def _events(self, episode: Episode, points: Collection[int], accept: Accept | None) -> Iterator[Event]:
         with explain_out_of_memory(self.engine, self.episodes):
-            yield from self.engine.learn(episode, self.position, every, self.interrupt.at_once, accept)
+            yield from self.engine.learn(episode, self.position, points, self.interrupt.at_once, accept)
 
     def _final(self, episode: Episode) -> nn.Module:
         """The encoder that is evaluated and written."""
@@ -423,13 +437,22 @@ class Training:
         step = self.position.step
         where = {"task": episode.task, "step": step, "total_step": self.log.meter.total(episode, step)}
         with self.interrupt.at_once():
-            folder = self.folder(episode)
+            folder, budget = self.folder(episode), self._budget(episode, step)
             if at_point:
-                numbers = self.results.evaluate_point(encoder, folder, where)
+                numbers = self.results.evaluate_point(encoder, folder, where, budget)
             else:
-                numbers = self.results.evaluate(encoder, folder)
+                numbers = self.results.evaluate(encoder, folder, budget)
         if numbers is not None:
             self.log.evaluation(episode, where, numbers, len(self.benchmark.bank))
+
+    def _budget(self, episode: Episode, step: int) -> Budget | None:
+        """What a stream has cost so far."""
+        if episode.past is None:
+            return None
+        before = len([point for point in self._points(episode) if point <= step])
+        test = 0 if self.benchmark.test is None else len(self.benchmark.test)
+        each = len(self.benchmark.bank) + test
+        return self.engine.budget(episode, step, each * (before + (step == episode.steps)))
 
     def _normalised(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark with the channel statistics that the encoder expects, if they are known. A continued run keeps
