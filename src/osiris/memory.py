@@ -23,6 +23,8 @@ class Memory(nn.Module):
 
     by_task: ClassVar[bool] = False
     """Whether all images of a task are offered at its end, instead of a batch after each step."""
+    before: ClassVar[bool] = False
+    """Whether a batch of a stream is offered before it is learned from, and not after."""
     images: Tensor
     source: Tensor
     task: Tensor
@@ -123,6 +125,7 @@ class MinRed(Memory):
     feature than twice the number that must leave, the oldest leave.
     """
 
+    before: ClassVar[bool] = True
     arrival: Tensor
 
     def __init__(self, size: int, *others: Any) -> None:

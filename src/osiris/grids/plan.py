@@ -103,7 +103,7 @@ def measure_part(what: str, config: Config, side: int) -> float:
         return speed(config, side)
     method = resolve(config.method)
     if what == "continual":
-        return method.stream == "continual"
+        return method.learns == "continual"
     return TWO_VIEWS.work if what == "first" and method.sums is None else later_cost(method).work
 
 

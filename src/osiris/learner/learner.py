@@ -197,7 +197,8 @@ class Learner(Collection):
             with run.interrupt.at_once():
                 readouts = processes.on_first(other_readouts, run) if opened_images and opened_images[0] else None
                 at_hand = images_at_hand(run)
-                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, readouts)
+                frozen = run.method.sums is not None
+                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, frozen, readouts)
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
@@ -277,12 +278,12 @@ class Learner(Collection):
             state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
             folder, images = None if reference is None else Path(reference), state.memory.images
             opened_images = open_reference(directory, state.progress, folder, images.shape[-1], new_reference)
-            readouts = None
-            if opened_images[0] is not None and state.progress.finished and by_sums(directory):
+            readouts, frozen = None, by_sums(directory)
+            if opened_images[0] is not None and state.progress.finished and frozen:
                 last = episode_folder(directory, state.progress, state.progress.finished - 1)
                 summed = summed_of(directory, last.weights, state.engine["constants"])
                 readouts = readouts_of(summed, summed.from_tensors(state.engine["sums"]["total"]))
-            return measure(directory, images, state.progress, opened_images, device, readouts)
+            return measure(directory, images, state.progress, opened_images, device, frozen, readouts)
 
     @property
     def run(self) -> Run:
@@ -430,7 +431,7 @@ def other_readouts(run: Training) -> Readouts | None:
 
 
 def refuse_what_cannot_grow(run: Training) -> None:
-    if run.method.stream != "continual":
+    if run.method.learns != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
     if run.method.memory == "quota":
         raise UserError("the memory quota needs a known number of tasks; use --memory-policy equal.")

@@ -65,7 +65,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _step_bytes(engine: Engine, episodes: list[Episode], micro_batch: int | None, largest: int, world: int) -> int:
     """What autograd keeps is a polynomial of the batch size: parameters once, activations with each image,
     similarities with each pair. Three small steps determine it."""
-    task, shape = episodes[-1].task, _view_shape(engine)
+    task, shape = max(episodes[-1].task, episodes[-1].past is not None), _view_shape(engine)  # with all terms
     count = -(-max(episode.batch_sizes[1] for episode in episodes) // world)
     replayed = engine.model.replayed(task, count)
     names = (X, Y) if replayed else (X,)

@@ -43,6 +43,8 @@ class TaskContext:
     steps_per_epoch: int = 1
     step: int = 0
     """Steps completed in this task."""
+    stream: bool = False
+    """Whether all tasks are learned as one stream: `task` then counts the models of the past so far."""
     learning_rate: float = 0.03
     momentum: float = 0.9
     tau: float = 0.1
@@ -92,6 +94,11 @@ class Term(Configurable):
         return self.inputs if set(self.inputs) <= {X, Y} else (X, Y)
 
     @property
+    def needs_past(self) -> bool:
+        """Whether it acts in a stream only when there is a model of the past."""
+        return bool(self.needs)
+
+    @property
     def spaces(self) -> frozenset[str]:
         """The heads it uses."""
         return frozenset({getattr(self, "space", "g")})
@@ -102,6 +109,9 @@ class Term(Configurable):
 
     def check(self, method: Method) -> None:
         """Raise a UserError if it cannot work in this method."""
+
+    def check_stream(self, method: Method) -> None:
+        """Raise a UserError if it cannot work in a stream, which has no end of a task."""
 
     def attach(self, networks: Networks, seed: int) -> None:
         """Create its modules and buffers."""
