@@ -163,8 +163,8 @@ def check_stream(method: Method) -> None:
     instead = {"joint": "a stream of all tasks is --method ft --stream shuffled", "first-task": "a stream has no tasks"}
     if method.learns in instead:
         raise UserError(f"{method.name} has no order: {instead[method.learns]}. Leave out --stream, or use that.")
-    if method.memory == "quota":
-        raise UserError("the memory quota chooses its images at the end of a task, which a stream does not have.")
+    if method.memory in ("quota", "equal"):
+        raise UserError(f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have.")
     if method.second_space == "fresh":
         raise UserError("h is always fresh in a stream: leave out --second-space.")
     for term in method.terms:
