@@ -164,7 +164,9 @@ def check_stream(method: Method) -> None:
     if method.learns in instead:
         raise UserError(f"{method.name} has no order: {instead[method.learns]}. Leave out --stream, or use that.")
     if method.memory in ("quota", "equal"):
-        raise UserError(f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have.")
+        raise UserError(
+            f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have."
+        )
     if method.second_space == "fresh":
         raise UserError("h is always fresh in a stream: leave out --second-space.")
     for term in method.terms:
