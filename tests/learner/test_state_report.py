@@ -162,8 +162,6 @@ def test_health_is_measured_on_the_same_images_after_every_episode(state: Path, 
     labelled = sorted((state.parent / "labelled").rglob("*.png"))
     made = training.health_curves(study)
     assert "same labelled images" in made.caption and "features of the labelled images" in made.basis
-        "normalised features of the labelled images"
-    )
     (line,) = [line for line in made.canvas.axes[0].lines if len(line.get_xdata()) == 2]
     for task, shown in enumerate(np.asarray(line.get_ydata()).tolist()):
         embedder = Embedder(run.weights[task], torch.device("cpu"))
