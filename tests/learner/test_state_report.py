@@ -166,3 +166,12 @@ def test_health_is_measured_on_the_same_images_after_every_episode(state: Path, 
     for task, shown in enumerate(np.asarray(line.get_ydata()).tolist()):
         embedder = Embedder(run.weights[task], torch.device("cpu"))
         assert shown == pytest.approx(effective_rank(embedder(labelled).features), rel=1e-4)
+
+
+def test_the_report_links_to_a_map_beside_it(state: Path, tmp_path: Path) -> None:
+    page = make_report([state], tmp_path / "report").read_text()
+    assert 'href="map.html"' not in page and "osiris map STATE FOLDER" in page
+    (tmp_path / "report" / "map.html").write_text("a map")
+    page = make_report([state], tmp_path / "report").read_text()
+    assert 'href="map.html"' in page and "osiris map STATE FOLDER" not in page
+    assert (tmp_path / "report" / "map.html").read_text() == "a map"
