@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "index": ("index", "make or update the index of images, by which they are found"),
     "search": ("index", "find the images that are most similar to one image"),
     "map": ("map", "show all images of an index on one page"),
+    "tag": ("tag", "propose tags for images, from a few examples of each"),
     "duplicates": ("index", "find copies of images, and look-alikes"),
     "novel": ("index", "list the images of a folder, those least like all known ones first"),
     "export": ("learner", "write the encoder of a state or run for use without osiris"),

@@ -339,6 +339,35 @@ def test_images_that_were_learned_are_noticed(
     assert len(learner(state).status()["episodes"]) == 3
 
 
+def test_a_folder_that_was_renamed_is_refused_unless_it_gets_a_name(
+    photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing changes: the real month can still be taken back."""
+    renamed, before = shutil.copytree(photos / MONTHS[1], photos / "my trip"), files(state)
+    assert cli.main(["observe", str(state), str(renamed), "--quiet"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the images of my trip were learned before, as 2026-02" in said and "--name 'my trip'" in said
+    assert files(state) == before
+    assert cli.main(["observe", str(state), str(renamed), "--quiet", "--name", "my trip"]) == 0
+    assert [name for name, _ in learner(state).status()["episodes"]] == [*MONTHS[:2], "my trip"]
+    assert learner(state).undo() == "my trip"
+
+
+def test_observe_speaks_of_images_and_time(photos: Path, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every month has an estimate; names of methods, losses and ranks need --verbose, and are in the log."""
+    (photos / MONTHS[2] / "broken.png").write_bytes(b"no image")
+    assert cli.main(["observe", str(state), str(photos / MONTHS[2])]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2026-03: 16 images: about 1 s on cpu" in said and "1 image(s) could not be decoded" in said
+    assert "broken.png" in said
+    for word in ("seed", "task", "rank", "loss", "epoch", "steps"):
+        assert word not in said, word
+    learner(state).undo()
+    assert cli.main(["observe", str(state), str(photos / MONTHS[2]), "--verbose"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "seed 0: after task 3/3" in said and "steps: about" in said
+
+
 def test_an_unfinished_episode_is_never_told_as_learned(
     photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -471,8 +500,8 @@ def test_the_first_episode_is_announced_and_judged(
     assert cli.main(["observe", str(tmp_path / "state"), str(photos / MONTHS[0]), *typed]) == 0
     shown = capsys.readouterr()
     said = " ".join(shown.err.split())
-    assert "2026-01: 16 images of 20 x 20 pixels (the median of this folder; --image-size changes it), 2 steps:" in said
-    assert said.index("about 1 s on") < said.index("after task 1")
+    assert "2026-01: 16 images of 20 x 20 pixels (the median of this folder; --image-size changes it): about" in said
+    assert "about 1 s on" in said and "loss" not in said and "rank" not in said and "seed" not in said
     scores = learner(tmp_path / "state").status()["observations"].episodes[0].reference
     assert scores is not None
     low, high = scores.interval

@@ -47,6 +47,8 @@ class Own:
     """Continue the state although the source of its own methods, terms or objectives has changed."""
     quiet: bool = False
     """No progress display."""
+    verbose: bool = False
+    """Also show the terms of the loss, the speed and the health of the features (`log.jsonl` has them in any case)."""
 
 
 NOT_OF_EPISODES = {
@@ -115,6 +117,7 @@ def observe(own: Own, learner: Learner) -> int:
             own.only_if_better,
             own.new_reference,
             own.new_source,
+            own.verbose,
         )
         unfinished = learner.status()["unfinished"]
         if unfinished is None:

@@ -152,8 +152,8 @@ def check(method: Method) -> None:
     fields = {name for term in method.terms if isinstance(term, StoringTerm) for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
-    if method.memory == "quota" and fields:
-        raise UserError("the memory quota takes images at the end of a task and stores no embeddings with them.")
+    if method.memory in ("quota", "equal") and fields:
+        raise UserError(f"the memory {method.memory} takes images at the end of a task and stores no embeddings.")
     for term in method.terms:
         term.check(method)
 
@@ -163,8 +163,10 @@ def check_stream(method: Method) -> None:
     instead = {"joint": "a stream of all tasks is --method ft --stream shuffled", "first-task": "a stream has no tasks"}
     if method.learns in instead:
         raise UserError(f"{method.name} has no order: {instead[method.learns]}. Leave out --stream, or use that.")
-    if method.memory == "quota":
-        raise UserError("the memory quota chooses its images at the end of a task, which a stream does not have.")
+    if method.memory in ("quota", "equal"):
+        raise UserError(
+            f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have."
+        )
     if method.second_space == "fresh":
         raise UserError("h is always fresh in a stream: leave out --second-space.")
     for term in method.terms:

@@ -70,7 +70,7 @@ class Method:
     """In a stream: whether it is told where a task begins."""
     past_model: str | None = None
     """In a stream: what f* is (osiris.framework.past)."""
-    memory: Literal["reservoir", "fifo", "minred", "quota"] = "reservoir"
+    memory: Literal["reservoir", "fifo", "minred", "quota", "equal"] = "reservoir"
     """Which images the memory keeps (osiris.memory)."""
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""

@@ -65,6 +65,8 @@ class Opening:
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
     """The command that takes an episode back."""
+    plain: bool = False
+    """Show no more than what is learned from, and the time left."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -191,6 +193,7 @@ class Training:
     ) -> None:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
         self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
+        self.plain = opening.plain
         self.known = processes.on_first(read_progress, directory) if state is None else state.progress
         self.position = Position() if state is None else copy.deepcopy(state.position)
         self.way_back = state is None or state.progress.coming
@@ -252,7 +255,7 @@ class Training:
         self.closing.callback(self.log.close)
         if self.coming():
             length = 0 if state is None else state.progress.saved[0].log
-            self.log.open(self.method.name, length, self.position, self.quiet)
+            self.log.open(self.method.name, length, self.position, self.quiet, self.plain)
         self.state = None  # it has served: the engine holds all of it now
 
     def coming(self, stop_after: int | None = None) -> list[Episode]:
