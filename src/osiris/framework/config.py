@@ -35,7 +35,8 @@ class MethodConfig:
     """Steps between the snapshots of pocon in this preset; on the command line: `--method "pocon(interval=2000)"`."""
     second_space: Literal["copy", "fresh"] | None = None
     """How h starts in task 2: as a copy of g, or newly initialised."""
-    memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
-    """Images that the memory keeps: a uniform sample, the newest, the least redundant, or as many per task."""
+    memory_policy: str | None = None
+    """Images that the memory keeps: `reservoir` (a uniform sample), `fifo` (the newest), `minred` (the least
+    redundant), `quota` (as many per task), or `module:name`."""
     replay_fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
     """|Y| / |X|; None means 3/4 (lump and cromo: 1)."""

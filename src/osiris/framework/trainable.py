@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
 from osiris.framework.terms import Contrast, StepContext, StoringTerm, TaskContext, Term, X, Y
-from osiris.memory import POLICIES
+from osiris.memory import memory_class
 from osiris.models.config import ProjectorConfig
 
 
@@ -46,7 +46,7 @@ class TrainableMethod(nn.Module):
         self.storing = [term for term in terms if isinstance(term, StoringTerm)]
         fields = [field for term in self.storing for field in term.memory_fields.items()]
         widths = {name: self.networks.width(head) for name, head in fields}
-        self.memory = POLICIES[method.memory](memory_size, image_shape, widths, task_count)
+        self.memory = memory_class(method.memory)(memory_size, image_shape, widths, task_count)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of the terms of a task."""

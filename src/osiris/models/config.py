@@ -34,10 +34,10 @@ class EncoderConfig:
     normalise: str | None = None
     """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
     `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
-    readout: Readout = "joined"
+    readout: str = "joined"
     """What the method `readout` makes of several layers. `joined`: whitened by the images that were seen, with a share
     of what the encoder returns, as the images demand; `whitened`: without that share; `start`: what the encoder
-    returns. It may change with every episode: the sums are the same."""
+    returns; `module:name`: a map of your own. It may change with every episode: the sums are the same."""
     readout_size: Annotated[int, Meta(ge=2, le=8192)] | None = None
     """Numbers that a readout gives, at most; None means as many as the joined layers have. Fewer make smaller files and
     are a little worse (docs/results/readout.md)."""

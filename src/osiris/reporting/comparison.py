@@ -14,7 +14,7 @@ from osiris.errors import UserError, unknown
 from osiris.evaluation.config import COMPATIBILITY, METRICS, PROBE, instrument
 from osiris.evaluation.differences import Difference, Hits, Varying, difference
 from osiris.evaluation.fingerprint import require_same
-from osiris.evaluation.scores import Compatibility
+from osiris.evaluation.scores import Better, Compatibility
 from osiris.evaluation.statistics import Sample, mark, samples_of
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
@@ -49,13 +49,21 @@ class Row:
 
 
 def number_table(
-    title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...], against: str = "best A"
+    title: str,
+    metrics: Sequence[str],
+    rows: Sequence[Row],
+    notes: tuple[str, ...],
+    against: str = "best A",
+    better: Mapping[str, Better | None] | None = None,
 ) -> Table:
     """Marks the best of every column; columns without any entry are left out. `against` is what rows are compared
     with."""
-    columns = [Column(name, "lower" if name == "F" else "higher") for name in metrics]
+    columns = [Column(name, (better or {}).get(name, "lower" if name == "F" else "higher")) for name in metrics]
     marks = []
     for column in columns:
+        if column.better is None:
+            marks.append([None] * len(rows))
+            continue
         means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]
         marks.append(mark(means, column.better == "higher"))
     cells = []
@@ -149,14 +157,17 @@ def comparison_table(
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.published_settings()}"] if paper else []
     measured = [run.compatibility for run in runs if run.compatibility is not None]
-    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
+    last = [run.metrics.evaluations[-1].own for run in runs]
+    own: dict[str, Better | None] = {name: one.better for numbers in last for name, one in numbers.items()}
+    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()), *own)
+    notes += [f"{', '.join(own)}: a metric of the user's own, of the final encoder"] if own else []
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
     bank = f"{knn}bank of {about.bank_images:,} images"
     title = f"{about.benchmark}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
-    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
+    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared, own)
 
 
 def require_comparable(runs: Sequence[Run]) -> None:
@@ -184,13 +195,18 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) for run in members})
+        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) | _own(run) for run in members})
         first = members[0]
         ranked = first.continual and first.method not in REFERENCES
         group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
         section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
         rows.append(Row(name, samples, section, str(len(members)), ranked, members))
     return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _own(run: Run) -> dict[str, float | None]:
+    """Of the final encoder."""
+    return {name: one.value for name, one in run.metrics.evaluations[-1].own.items()}
 
 
 def _recall(run: Run) -> dict[str, float | None]:
