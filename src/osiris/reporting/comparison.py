@@ -73,13 +73,17 @@ def number_table(
             Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
             for sample, of_column in zip(samples, marks)
         ]
-        compared = ("", "") if row.against is None else (row.against.interval, row.against.short_p)
+        compared = ("", "") if row.against is None else _compared(row.against)
         cells.append((row.name, row.seeds, *numbers, *compared))
     rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
     names = ("method", "seeds", *columns, f"A - {against}", "p")
     used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
     body = [tuple(row[at] for at in used) for row in cells]
     return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
+
+
+def _compared(found: Difference) -> tuple[Number, Number]:
+    return Number(found.value, interval=(found.low, found.high)), Number(found.p, is_p=True)
 
 
 def published_table(benchmark: str, protocol: str, what: str = "methods") -> Table:
