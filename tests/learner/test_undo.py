@@ -468,7 +468,7 @@ def test_a_way_back_of_another_episode_is_not_taken(photos: Path, state: Path) -
     first = replace(progress.back, position=replace_position(progress.back.position, task=1))
     write_record(state / "progress.json", replace(progress, back=first))
     kept = files(state)
-    with pytest.raises(UserError, match="2026-03 cannot be taken back. Only the last episode"):
+    with pytest.raises(UserError, match=r"2026-03 cannot be taken back\. Only the last episode"):
         learner(state).undo()
     assert files(state) == kept
 
