@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "evaluate a run, a checkpoint or any other encoder"),
     "report": ("results", "make an HTML page, figures and tables from runs"),
     "compare": ("results", "print a table of several runs, with tests over seeds"),
+    "board": ("board", "make a page of results from run directories, checked before they are listed"),
     "reproduce": ("experiments", "train and report what one table or figure of the paper needs"),
     "paper": ("results", "print the paper's published numbers"),
     "list": ("list", "list methods, benchmarks and presets"),

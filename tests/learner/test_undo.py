@@ -3,15 +3,18 @@
 import re
 import shlex
 import shutil
+from dataclasses import replace as replace_position
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from killed import Killed, killed_at
 from osiris import cli
 from osiris.errors import Stopped, UserError
+from osiris.evaluation.scores import write_record
 from osiris.learner import Learner
 from osiris.learner import learner as module
 from osiris.training.log import Log
@@ -221,6 +224,16 @@ def test_before_the_first_episode_there_was_nothing(photos: Path, tmp_path: Path
     with asked_to_stop(task=0, step=1), pytest.raises(Stopped):
         learner(tmp_path / "state").observe(photos / MONTHS[0])
     assert learner(tmp_path / "state").undo() == MONTHS[0] and not (tmp_path / "state").exists()
+
+
+def test_the_config_goes_last_when_a_first_episode_is_taken_back(photos: Path, tmp_path: Path) -> None:
+    """Without it, what is left would be a folder of somebody else."""
+    state = tmp_path / "state"
+    learner(state).observe(photos / MONTHS[0])
+    with killed_at(0) as operations:
+        learner(state).undo()
+    removed = [what for what in operations if what.endswith((".json", ".jsonl")) and what.startswith("unlink")]
+    assert list(dict.fromkeys(removed))[-2:] == ["unlink progress.json", "unlink config.json"]
 
 
 def test_the_directory_can_be_used_again_after_its_first_episode_was_undone(photos: Path, tmp_path: Path) -> None:
@@ -434,6 +447,30 @@ def test_other_labelled_images_are_refused_before_learning(photos: Path, state: 
     learner(state).observe(photos / MONTHS[2], reference=others, new_reference=True)
     measured = [one.reference for one in learner(state).status()["observations"].episodes]
     assert [one.images for one in measured if one is not None] == [48, 48, 48]
+
+
+def test_other_labelled_images_of_the_same_number_are_noticed(photos: Path, state: Path, tmp_path: Path) -> None:
+    for place, seed in (("labelled", 20), ("others", 50)):
+        for number, name in enumerate(("cat", "dog")):
+            write_pictures(tmp_path / place / name, 4, seed=seed + number)
+    first = learner(state).measure(tmp_path / "labelled").episodes[0].reference
+    with pytest.raises(UserError, match=r"was measured with 8 labelled images of 2 classes .*has 8 of 2"):
+        learner(state).measure(tmp_path / "others")
+    other = learner(state).measure(tmp_path / "others", new_reference=True).episodes[0].reference
+    assert first is not None and other is not None and first.digest != other.digest
+
+
+def test_a_way_back_of_another_episode_is_not_taken(photos: Path, state: Path) -> None:
+    """As in a progress.json that somebody has put together."""
+    learner(state).observe(photos / MONTHS[2])
+    progress = progress_of(state)
+    assert progress.back is not None
+    first = replace(progress.back, position=replace_position(progress.back.position, task=1))
+    write_record(state / "progress.json", replace(progress, back=first))
+    kept = files(state)
+    with pytest.raises(UserError, match=r"2026-03 cannot be taken back\. Only the last episode"):
+        learner(state).undo()
+    assert files(state) == kept
 
 
 def test_evaluate_prints_the_accuracy_on_labelled_images(

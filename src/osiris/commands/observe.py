@@ -15,9 +15,9 @@ from osiris.commands.options import ignored_dashboards, print_help, read_options
 from osiris.config import OPTIONS, Config
 from osiris.console import say
 from osiris.errors import UserError
-from osiris.framework.own import named
 from osiris.learner import Learner
 from osiris.learner.episodes import each_episode
+from osiris.own import named
 from osiris.presets import configure
 from osiris.runs.directory import read_config
 

@@ -22,6 +22,7 @@ from osiris.framework.methods import OWN, ROLES, Method, find_method
 from osiris.framework.objectives import Objective
 from osiris.framework.options import convert, from_dict, split
 from osiris.framework.terms import StoringTerm, Term
+from osiris.memory import memory_class
 
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
@@ -71,6 +72,7 @@ def resolve(config: MethodConfig) -> Method:
             method = replace(method, **{field: value})
             shown = "replay" if flag == "replay" else field
             changes.append(f"{shown.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{shown}={value}")
+    memory_class(method.memory)  # refuses an unknown one
     if config.second_space == "copy" and not method.copies_g:
         raise UserError(f"--second-space copy: g of {method.objective.kind} differs in shape from h; leave it out.")
     if config.replay is not None and config.replay_fraction is not None:
@@ -125,7 +127,8 @@ def method_from_dict(record: Mapping[str, Any]) -> Method:
     """The inverse of `method_to_dict`."""
     terms = {role: tuple(from_dict(Term, term) for term in record[role]) for role in ROLES}
     objective = from_dict(Objective, record.get("objective", {"kind": "ntxent"}))
-    return Method(**{**record, **terms, "objective": objective})
+    others = {name: value for name, value in record.items() if name != "parts"}
+    return Method(**{**others, **terms, "objective": objective})
 
 
 def _default_space(method: Method, role: str) -> str:

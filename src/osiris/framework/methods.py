@@ -191,7 +191,7 @@ ZOO: dict[str, Method] = {
 TRAINED = tuple(name for name, method in ZOO.items() if method.sums is None)
 """The methods that learn with terms and gradients."""
 OWN: dict[str, Method] = {}
-"""Compositions of the user's own that this process knows, by name (osiris.framework.own)."""
+"""Compositions of the user's own that this process knows, by name (osiris.own)."""
 READINGS: dict[str, Method] = {
     "er+/plus-replay": ER_PLUS | past(Contrast("Y", space="g")),
     "er+/plus-current": FT | current(Contrast("X", space="g"), Negatives(space="g")),

@@ -33,7 +33,6 @@ from osiris.evaluation.scores import Health
 from osiris.files import cache_directory, load_metadata, save_tensors
 from osiris.framework.config import BY_SUMS
 from osiris.framework.methods import Method
-from osiris.framework.own import named
 from osiris.index.status import IndexStatus
 from osiris.invocation import recorded
 from osiris.learner.collection import Collection
@@ -42,6 +41,7 @@ from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, Rea
 from osiris.learner.sums import by_sums, forget_images, readouts_of, summed_of
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
+from osiris.own import named
 from osiris.presets import configure, describe
 from osiris.runs.directory import RunDirectory, differences, read_config, settings
 from osiris.runs.progress import Progress, consistent, episode_folder, read_progress, remove_unnamed

@@ -31,8 +31,9 @@ from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.scores import Budget
 from osiris.files import save_tensors
-from osiris.framework.composition import method_to_dict, resolve
+from osiris.framework.composition import resolve
 from osiris.framework.methods import Method
+from osiris.own import composition_of
 from osiris.presets import MEANINGLESS, own_data
 from osiris.runs.directory import EpisodeFolder, RunDirectory, differences, folder_name, read_config, settings
 from osiris.runs.progress import FORMAT, Position, Progress, Stage, known_episodes, read_progress, remove_unnamed
@@ -118,7 +119,7 @@ def opened(opening: Opening) -> Iterator[Training]:
                     method = named_method(config, directory)
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
-                    refuse_another_method(directory, method, opening.new_source)
+                    refuse_another_method(directory, config, method, opening.new_source)
                 # The first process reads for all: they agree on one state, and need no common file system.
                 state = processes.broadcast(processes.on_first(load_state, directory))
                 if first and state is None and directory.has_learned and not directory.metrics.exists():
@@ -156,7 +157,7 @@ def opened(opening: Opening) -> Iterator[Training]:
 def named_method(config: Config, directory: RunDirectory) -> Method:
     """The method that a config names."""
     try:
-        return resolve(config.method)
+        method = resolve(config.method)
     except UserError:
         if directory.config.exists() and read_config(directory.path).method == config.method:
             raise UserError(
@@ -164,6 +165,8 @@ def named_method(config: Config, directory: RunDirectory) -> Method:
                 "module:name, or call osiris.train again with the same arguments."
             ) from None
         raise
+    config.check_names()
+    return method
 
 
 class Training:
@@ -237,7 +240,7 @@ class Training:
                     notice(*self.notices)
                     if self.coming() and config.preset == "smoke":
                         notice(MEANINGLESS)
-                    composition, world = method_to_dict(self.method), processes.world_size()
+                    composition, world = composition_of(config, self.method), processes.world_size()
                     remove_unnamed(self.directory, None if state is None else read_progress(self.directory))
                     if state is None:
                         self.known = Progress(format=FORMAT, counter=0 if self.known is None else self.known.counter)
