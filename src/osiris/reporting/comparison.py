@@ -206,7 +206,7 @@ def _views(run: Run) -> dict[str, float | None]:
 def _budget_notes(rows: Sequence[Row]) -> list[str]:
     """What the columns of a stream are, and whether the rows cost the same."""
     notes = [
-        "A mean: over the points of the stream; drop: the deepest fall of A below its best so far; F: best minus the end",
+        "A mean: over the points of the stream; drop: deepest fall of A below its best so far; F: best minus the end",
         f"{VIEWS}: thousands of views sent backward. Frozen passes, memory and renewals of f* are in metrics.json",
     ]
     known = {row.name: row.samples[VIEWS].mean for row in rows if VIEWS in row.samples}
