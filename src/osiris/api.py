@@ -12,6 +12,8 @@ from torch import nn
 from osiris.data.benchmark import Benchmark
 from osiris.data.catalogue import is_known
 from osiris.errors import UserError
+from osiris.evaluation.config import Protocol
+from osiris.evaluation.differences import Varying
 from osiris.evaluation.scores import Compatibility, Scores
 from osiris.framework.methods import Method
 from osiris.framework.own import named
@@ -156,17 +158,19 @@ def load_run(path: str | Path) -> Run:
 
 def compare(
     runs: Runs,
-    protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
+    protocol: Protocol = "class-agnostic",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
     against: str | None = None,
+    varying: Varying | None = None,
 ) -> Table:
     """Finished runs in one table: mean and deviation over seeds, the best and second best marked, and tests.
 
     `table.text()`, `table.markdown()`, `table.latex()` and `table.csv()` give it as text. Runs that were measured
-    under different protocols are refused. The tests compare with the best row, or with the one named `against`.
+    under different protocols are refused. The tests compare with the best row, or with the one named `against`;
+    `varying` says what its interval and p are about ("seeds", "images" or "both"; default: seeds, if there are two).
     """
-    return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper, against=against)
+    return comparison_table(load_runs(paths_of(runs)), protocol, by, with_paper, against=against, varying=varying)
 
 
 def report(runs: Runs, out: str | Path = "report", title: str | None = None) -> Path:

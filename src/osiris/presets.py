@@ -54,7 +54,8 @@ FAST_STREAM: Options = {"batch_size": 16, "usual_replay": 48, "memory_size": 200
 CLIMB: Options = {
     **{"width": 64, "blocks": (2, 2, 2, 2), "norm": "bn", "projector_hidden": 512, "projector_output": 2048},
     **{"stream": "tasks", "batch_size": 10, "passes": 3, "usual_replay": 128, "memory_size": 2500, "points": 20},
-    **{"epochs": 1, "learning_rate": 0.1, "weight_decay": 1e-4, "tau": 0.5, "views": "gentle", "probe": True},
+    **{"protocols": ("class-agnostic-probe", "class-agnostic"), "epochs": 1, "learning_rate": 0.1},
+    **{"weight_decay": 1e-4, "tau": 0.5, "views": "gentle"},
 }
 """The protocol of CLIMB and CLA (docs/streams.md says in what it differs)."""
 
@@ -218,6 +219,7 @@ def refuse_options_of_training(config: Config, given: Mapping[str, Any]) -> None
     name = config.method.method
     training = {*vars(LearningConfig()), *vars(ProjectorConfig()), *vars(MethodConfig())} - {"method"}
     unused = [one for one, value in given.items() if one in training and value is not None]
+    unused += ["readout"] * (name == "smt" and given.get("readout") is not None)
     if name in BY_SUMS and unused:
         raise UserError(
             f"--{unused[0].replace('_', '-')} changes nothing in {name!r}, which learns by sums in one pass. Leave it "

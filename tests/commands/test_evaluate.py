@@ -75,6 +75,51 @@ def test_a_run_a_checkpoint_and_the_file_as_an_encoder_agree(run: Path, tmp_path
     assert "class-agnostic" in capsys.readouterr().out
 
 
+def test_a_probe_that_is_measured_afterwards_is_a_protocol_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    before = (copied / "metrics.json").read_bytes()
+    assert main(["compare", str(copied), "--protocol", "class-agnostic-probe"]) != 0
+    assert "`osiris evaluate RUN --protocols class-agnostic class-agnostic-probe` adds them" in capsys.readouterr().err
+    assert main(["evaluate", str(copied), "--probe"]) == 0
+    assert (copied / "metrics.json").read_bytes() == before
+    plain, probed = load_runs([run])[0], load_runs([copied])[0]
+    added = set(probed.metrics.protocols) - set(plain.metrics.protocols)
+    assert added == {"class-agnostic-probe", "task-aware-probe"}
+    assert {name: probed.metrics[name] for name in plain.metrics.protocols} == plain.metrics.protocols
+    hits = probed.hits("class-agnostic-probe")
+    assert hits is not None and 100 * hits[0].mean() == pytest.approx(probed.metrics["class-agnostic-probe"].A)
+    capsys.readouterr()
+    assert main(["compare", str(copied), "--protocol", "class-agnostic-probe", "--format", "csv"]) == 0
+    assert f"{probed.metrics['class-agnostic-probe'].A:.1f}" in capsys.readouterr().out
+    assert main(["report", str(copied), "--out", str(tmp_path / "report")]) == 0
+    assert "class-agnostic linear probe" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_numbers_of_other_weights_are_not_added(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    assert main(["evaluate", str(copied), "--probe"]) == 0
+    path = next((copied / "evaluations").glob("*/metrics.json"))
+    record = json.loads(path.read_text())
+    matrix = record["protocols"]["class-agnostic"]["accuracy_matrix"]
+    record["protocols"]["class-agnostic"]["accuracy_matrix"] = [[100 - value for value in row] for row in matrix]
+    path.write_text(json.dumps(record))
+    assert "class-agnostic-probe" not in load_runs([copied])[0].metrics.protocols
+    assert "is left out" in capsys.readouterr().err
+
+
+def test_training_with_the_probe_gives_what_evaluate_gives(run: Path, arrays: str, tmp_path: Path) -> None:
+    out = tmp_path / "probed"
+    assert main([*arguments(arrays, out), "--probe"]) == 0
+    assert main(["evaluate", str(run), "--probe", "--out", str(tmp_path / "after")]) == 0
+    trained = json.loads((out / "metrics.json").read_text())
+    after = json.loads((tmp_path / "after" / "metrics.json").read_text())
+    assert trained["protocols"] == after["protocols"] and "task-aware-probe" in trained["protocols"]
+
+
 def test_an_unfinished_run_is_not_compared_with_finished_ones(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

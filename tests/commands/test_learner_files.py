@@ -66,7 +66,7 @@ def test_a_pipe_is_not_read(
     os.mkfifo(tmp_path / "pipe.png")
     assert main(["embed", str(state), str(tmp_path / "pipe.png")]) == 2
     assert main(["search", str(state), str(photos), str(tmp_path / "pipe.png")]) == 2
-    assert main(["observe", str(state), "--forget", str(tmp_path / "pipe.png")]) == 2
+    assert main(["forget", str(state), str(tmp_path / "pipe.png")]) == 2
     told = capsys.readouterr().err.strip().splitlines()
     assert "pipe.png was left out: it is not a file" in told[0] and len(told) == 3
     assert "pipe.png is not a file; give the image" in told[1]

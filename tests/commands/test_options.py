@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from osiris.cli import main
-from osiris.commands import evaluate, learner
+from osiris.commands import evaluate, observe
 from osiris.commands.options import configured, read_options, refuse_others
 from osiris.commands.train import Own, parse
 from osiris.config import OPTIONS, to_dict, with_options
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.C
 
 
 def test_options_of_a_benchmark_are_refused_by_observe_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, reason in learner.NOT_OF_EPISODES.items():
+    for option, reason in observe.NOT_OF_EPISODES.items():
         flag = f"--{option.replace('_', '-')}"
         assert main(["observe", "state", "photos", flag, "1"]) == 2
         assert f"{flag} {reason}" in capsys.readouterr().err
@@ -65,41 +65,42 @@ def test_options_of_a_benchmark_are_refused_by_observe_with_the_reason(capsys: p
     assert "--warmup-epochs" in text and "--label-column" not in text and "method options" in text
 
 
-def test_an_option_that_a_kind_of_call_does_not_read_is_refused(tmp_path: Path, capsys) -> None:
-    """Every option of `observe` and `evaluate`, with every kind of call: taken by name, or refused by name."""
-    state = tmp_path / "state"
+def test_an_option_that_a_kind_of_call_does_not_read_is_refused(capsys) -> None:
+    """Every option of `evaluate`, with every kind of call: taken by name, or refused by name."""
     calls = {
-        ("observe", "undo"): ["observe", str(state), "--undo"],
-        ("observe", "discard"): ["observe", str(state), "--discard"],
-        ("observe", "forget"): ["observe", str(state), "--forget", "x.png"],
-        ("observe", "reference"): ["observe", str(state), "--reference", "labelled"],
-        ("evaluate", "reference"): ["evaluate", "--encoder", "x", "--reference", "labelled"],
-        ("evaluate", "compatibility"): ["evaluate", "--encoder", "x", "--compatibility"],
+        "reference": ["evaluate", "--encoder", "x", "--reference", "labelled"],
+        "compatibility": ["evaluate", "--encoder", "x", "--compatibility"],
     }
     refused = 0
-    for (command, kind), argv in calls.items():
-        module = learner if command == "observe" else evaluate
-        own = vars(module.Own(Path()))
-        known = learner.OF_EPISODES if command == "observe" else evaluate.MEASURED
-        for option in sorted({*own, *known} - {"state", "target", "folder", "seed", "preset", kind}):
-            if option in module.ALONE[kind]:
+    for kind, argv in calls.items():
+        own = vars(evaluate.Own(Path()))
+        for option in sorted({*own, *evaluate.MEASURED} - {"target", "seed", "preset", kind}):
+            if option in evaluate.ALONE[kind]:
                 continue
             value = [] if isinstance(own.get(option), bool) else ["1"]
             value = [] if OPTIONS.get(option) is bool else value
             value = {"protocols": ["task-aware"], "baseline": ["pixels"]}.get(option, value)
-            choices = [str(one) for one in learner_choices(option)] if option in known else []
+            choices = [str(one) for one in learner_choices(option)] if option in evaluate.MEASURED else []
             flag = f"--{option.replace('_', '-')}"
             assert main([*argv, flag, *(choices[:1] or value_of(option) or value)]) == 2, option
             said = capsys.readouterr().err
-            modes = option in module.ALONE  # of two kinds of call, either is named
-            assert modes or f"{flag} changes nothing" in said, (command, kind, said)
+            modes = option in evaluate.ALONE  # of two kinds of call, either is named
+            assert modes or f"{flag} changes nothing" in said, (kind, said)
             refused += 1
-    assert refused > 200 and not state.exists()
-    with pytest.raises(UserError, match="--name changes nothing with --each"):
-        learner.check_call(
-            learner.Own(state, Path("photos"), each=True, name="x"), frozenset({"each", "name", "state"})
-        )
-    assert main(["observe", str(state), "photos", "--new-reference"]) == 2
+    assert refused > 10
+
+
+def test_observe_refuses_what_it_would_ignore(tmp_path: Path, capsys) -> None:
+    state = tmp_path / "state"
+    assert main(["observe", str(state), "photos", "--each", "--name", "x"]) == 2
+    assert "--name changes nothing with --each" in capsys.readouterr().err
+    for command in ("observe", "measure"):
+        folder = ["photos"] * (command == "observe")
+        assert main([command, str(state), *folder, "--new-reference"]) == 2
+        assert "--new-reference needs --reference" in capsys.readouterr().err
+    assert main(["forget", str(state)]) == 2
+    assert "FILES" in capsys.readouterr().err
+    assert not state.exists()
 
 
 def value_of(option: str) -> list[str]:
@@ -152,8 +153,8 @@ def test_a_label_column_with_another_name_is_hinted_at(tmp_path: Path) -> None:
 
 
 def test_refusals_name_the_option() -> None:
-    with pytest.raises(UserError, match="--keep-tasks changes nothing with --undo: leave it out"):
-        refuse_others({"undo", "keep_tasks"}, {"undo"}, "with --undo")
+    with pytest.raises(UserError, match="--keep-tasks changes nothing with --compatibility: leave it out"):
+        refuse_others({"compatibility", "keep_tasks"}, {"compatibility"}, "with --compatibility")
     given = read_options(Own, ["--epochs", "3", "--quiet"], "train")
     assert given.options == {"epochs": 3} and given.own.quiet and given.names == {"epochs", "quiet"}
     assert SimpleNamespace(**given.options).epochs == 3

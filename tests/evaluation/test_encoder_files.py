@@ -129,7 +129,7 @@ VIT = {"model_type": "vit"}
         *({"encoder": value} for value in ({"family": "x"}, {"norm": 3}, {"encoder": 3}, {"encoder": "own:x"})),
         *({"mean": value} for value in ("abc", [1], [1] * 4, ["x"] * 3, [NAN] * 3, 3)),
         *({"std": value} for value in ([0] * 3, [-1] * 3, [INFINITY] * 3)),
-        *({"image_size": value} for value in ("big", -1, 0, 10**9, 3.5, True)),
+        *({"image_size": value} for value in ("big", -1, 0, 10_000, 10**9, 3.5, True)),
         *(PRETRAINED | {"architecture": value} for value in (None, 3, {}, {"transformers": 3}, {"transformers": {}})),
         PRETRAINED | {"architecture": {"transformers": VIT | {"hidden_size": "x"}}},
         PRETRAINED | {"architecture": {"transformers": VIT | {"num_attention_heads": 0}}},

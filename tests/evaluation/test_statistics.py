@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from osiris.evaluation.statistics import Sample, deviation, mark, mean, paired_bootstrap, t_test, t_test_against
+from osiris.evaluation.statistics import Sample, deviation, mark, mean, t_test, t_test_against
 
 FIRST, SECOND = [50.1, 49.9, 50.4], [48.9, 49.3, 49.9, 49.1]
 
@@ -69,45 +69,6 @@ def test_t_test_edges():
     equal = t_test(sample([2.0, 2.0]), sample([2.0, 2.0]))
     apart = t_test(sample([3.0, 3.0]), sample([2.0, 2.0]))
     assert equal is not None and equal.p == 1.0 and apart is not None and apart.p == 0.0 and apart.difference == 1.0
-
-
-def made_hits(gain: float, seeds: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    random = np.random.default_rng(seed)
-    difficulty = random.random(2000)
-    noise = 0.1 * random.normal(size=(2 * seeds, 2000))
-    first = difficulty + noise[:seeds] < 0.5 + gain
-    return first, difficulty + noise[seeds:] < 0.5, np.arange(2000) % 4
-
-
-def test_bootstrap_finds_a_difference_and_no_difference():
-    clear = paired_bootstrap(*made_hits(0.05, 3, 0))
-    assert 0 < clear.low < clear.difference < clear.high
-    first, second, _ = made_hits(0.05, 3, 0)
-    assert clear.difference == pytest.approx(100 * (first.mean() - second.mean()))
-    none = paired_bootstrap(*made_hits(0.0, 3, 1))
-    assert none.low < 0 < none.high
-
-
-def test_bootstrap_interval_is_the_normal_one_and_pairing_narrows_it():
-    first, second, task = made_hits(0.05, 1, 2)
-    interval = paired_bootstrap(first, second, task)
-    width = interval.high - interval.low
-    paired = 2 * 1.96 * 100 * (first[0].astype(float) - second[0]).std() / 2000**0.5
-    unpaired = 2 * 1.96 * 100 * (first[0].var() / 2000 + second[0].var() / 2000) ** 0.5
-    assert width == pytest.approx(paired, rel=0.08) and width < 0.7 * unpaired
-
-
-def test_bootstrap_is_a_function_of_its_seed():
-    hits = made_hits(0.02, 2, 3)
-    assert paired_bootstrap(*hits, seed=1) == paired_bootstrap(*hits, seed=1) != paired_bootstrap(*hits, seed=2)
-
-
-def test_bootstrap_weighs_tasks_equally_and_allows_different_numbers_of_seeds():
-    task = np.array([0] * 90 + [1] * 10)
-    first, second = np.zeros((1, 100), bool), np.zeros((3, 100), bool)
-    first[:, 90:] = True  # right on the small task alone: half of A
-    interval = paired_bootstrap(first, second, task)
-    assert interval.difference == interval.low == interval.high == pytest.approx(50.0)
 
 
 def test_marks_follow_the_printed_value_and_ties_share():

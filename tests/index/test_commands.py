@@ -176,12 +176,12 @@ def test_forget_reaches_the_index(state: Path, photos: Path, capsys: pytest.Capt
     main(["index", str(state), str(photos)])
     (photos / "2.png").unlink()
     for name, known in (("1.png", 1), ("2.png", 1)):
-        assert main(["observe", str(state), "--forget", str(photos / name)]) == 0
+        assert main(["forget", str(state), str(photos / name)]) == 0
         assert f"{known} file(s) were removed from the index" in shown(capsys)[1]
         assert name not in indexed(state)
     assert len(indexed(state)) == 7
     assert not any(b"/1.png" in file.read_bytes() for file in (state / "index").iterdir())
-    assert main(["observe", str(state), "--forget", str(photos / "2.png")]) == 2
+    assert main(["forget", str(state), str(photos / "2.png")]) == 2
 
 
 def test_killed_at_any_moment(state: Path, photos: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_two_processes(state: Path, photos: Path, tmp_path: Path, capsys: pytest
     with Index(state / "index"):
         assert main(["index", str(state), str(photos)]) == 2
         assert f"index is in use by process {os.getpid()}" in shown(capsys)[1]
-        assert main(["observe", str(state), "--forget", str(photos / "1.png")]) == 2
+        assert main(["forget", str(state), str(photos / "1.png")]) == 2
         assert main(["search", str(state), str(photos / "5.png")]) == 0
     write_pictures(photos / "more", 40, seed=4)
     typed = ["index", str(state), str(photos)]

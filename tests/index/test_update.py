@@ -170,7 +170,7 @@ def test_folders_that_are_gone_are_shown(photos: Path, index: Index) -> None:
     shutil.rmtree(photos / "2026-11")
     status = index_status(Index(index.folder), FIRST)
     assert status.missing == [str(photos / "2026-11")]
-    assert f"{photos}/2026-11 (`osiris observe STATE --forget FOLDER` removes" in str(status)
+    assert f"{photos}/2026-11 (`osiris forget STATE FOLDER` removes" in str(status)
     with index:
         index.forget([str(photos / "2026-11")])
         index.commit()

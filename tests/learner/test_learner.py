@@ -212,7 +212,7 @@ def test_forgotten_images_are_in_no_file_of_the_state(
     states = len(progress_of(state).states)
     cache = Path(os.environ["OSIRIS_CACHE"])
     cached = set(cache.rglob("*"))
-    assert cli.main(["observe", str(state), "--forget", str(secret)]) == 0
+    assert cli.main(["forget", str(state), str(secret)]) == 0
     assert holding() == set() and set(cache.rglob("*")) == cached
     assert f"may remain in the cache, {os.environ['OSIRIS_CACHE']}" in capsys.readouterr().err
     progress = progress_of(state)
@@ -351,7 +351,7 @@ def test_status_embed_and_forget_on_the_command_line(
     held = read_newest(state)
     stored = held.memory.images[0].numpy().transpose(1, 2, 0)
     Image.fromarray(stored).save(tmp_path / "secret.png")
-    assert cli.main(["observe", str(state), "--forget", str(tmp_path / "secret.png")]) == 0
+    assert cli.main(["forget", str(state), str(tmp_path / "secret.png")]) == 0
     for saved in progress_of(state).states:
         held = State(read_state(RunDirectory(state), saved, progress_of(state)), progress_of(state)).memory.images
         assert not any(np.array_equal(image.numpy().transpose(1, 2, 0), stored) for image in held)
@@ -370,7 +370,7 @@ def test_neither_state_nor_memory_grows_with_the_episodes(episodes: int, photos:
         tensors.append(sum(type(one) is torch.nn.Parameter for one in gc.get_objects()))
     assert [path.parent.name[:2] for path in sorted(state.glob("episodes/*/weights.safetensors"))] == [
         f"{number:02d}" for number in (episodes - 1, episodes)
-    ], "of the last episode, and of the one that --undo goes back to"
+    ], "of the last episode, and of the one that `osiris undo` goes back to"
     assert sizes[-1] - sizes[1] < 6000 * (episodes - 2), sizes
     assert tensors[-1] == tensors[1], "the networks of earlier episodes are freed"
     if episodes > 10:
@@ -426,7 +426,7 @@ def test_labelled_images_and_movement_are_measured_after_every_episode(
     before = learner(state).measure()
     assert [one.task for one in before.episodes] == [0, 1, 2] and before.episodes[0].drift is None
     assert all((one.drift or 0) > 0 and 0 <= (one.same_neighbours or 0) <= 100 for one in before.episodes[1:])
-    assert cli.main(["observe", str(state), "--reference", str(labelled)]) == 0
+    assert cli.main(["measure", str(state), "--reference", str(labelled)]) == 0
     with monkeypatch.context() as patch, pytest.raises(Stopped):  # between training and measuring
         patch.setattr(learner_module, "measure", lambda *_: signal.raise_signal(signal.SIGTERM))
         learner(state).observe(photos / WEEKS[1], name="again")

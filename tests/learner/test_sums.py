@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 import osiris
@@ -14,13 +15,17 @@ from osiris import cli
 from osiris.data.tinyworld import render
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
+from osiris.evaluation.reference import leave_one_out, read_reference
+from osiris.evaluation.scores import ReferenceScores
 from osiris.exact.moments import Moments
 from osiris.exact.readout import fit
 from osiris.files import load_tensors
 from osiris.framework.summed import DRAWN, SummedReadout
 from osiris.learner import Learner
+from osiris.learner.observations import verdict
 from osiris.models.joined import JoinedEncoder
 from osiris.runs.directory import RunDirectory
+from osiris.runs.records import Observation, Observations
 from osiris.runs.state import load_state
 from tiny_encoders import seeded
 
@@ -84,7 +89,7 @@ def test_the_default_for_a_pretrained_encoder_is_the_readout_of_all_images(photo
     encoder, progress = encoder_of(learner), learner._progress
     assert progress is not None
     images, drawn = pixels([photos / month for month in MONTHS]), torch.from_numpy(render("train", DRAWN // 40)[0])
-    summed = SummedReadout(encoder, "own:x", None, progress.mean, progress.std, SIZE)
+    summed = SummedReadout(encoder, "own:x", "joined", progress.mean, progress.std, SIZE)
     rows = summed.embed(images).double()
     assert same(sums_of(learner.folder), Moments(len(rows), rows.sum(0), rows.T @ rows))
     summed.begin(images)
@@ -180,9 +185,83 @@ def test_what_cannot_be_joined_is_refused(photos: Path, tmp_path: Path) -> None:
     text = "12 images were learned by both"
     assert text in refused(state(folder), state(folder), tmp_path / "1")
     assert "was trained (ft): two trained networks cannot be added" in refused(state(folder), trained, tmp_path / "2")
-    whitened = state(other, readout="whitened")
-    assert "encoder.readout is 'joined' there" in refused(state(folder), whitened, tmp_path / "3")
+    smaller = state(other, readout_size=9)
+    assert "encoder.readout_size is None there" in refused(state(folder), smaller, tmp_path / "3")
     assert "is not a state" in refused(state(folder), lambda path: path.mkdir(parents=True), tmp_path / "4")
+
+
+def test_every_readout_is_made_from_the_same_sums(photos: Path, tmp_path: Path) -> None:
+    """Of one state, changed from episode to episode; `start` gives what the network gives."""
+    learner = learned(tmp_path / "state", [photos / MONTHS[0]])
+    for month, kind in ((1, "start"), (2, "whitened")):
+        learner = new(tmp_path / "state", readout=kind)
+        learner.observe(photos / MONTHS[month])
+        features, rows = learner.embed(photos / MONTHS[0]), layers_of(learner, photos / MONTHS[0])
+        own = encoder_of(learner).layers.sizes[-1]
+        if kind == "start":
+            assert np.allclose(features[:, :own], rows[:, -own:], atol=1e-5) and not features[:, own:].any()
+    never = learned(tmp_path / "never", [photos / month for month in MONTHS], readout="whitened")
+    assert same(sums_of(learner.folder), sums_of(never.folder))
+    assert torch.allclose(encoder_of(learner).readout.projection, encoder_of(never).readout.projection, atol=1e-6)
+    later = new(tmp_path / "state")
+    assert later.config.encoder.readout == "whitened", "without the option, the state keeps what it has"
+
+
+def summed_of(learner: Learner) -> SummedReadout:
+    progress = learner._progress
+    assert progress is not None
+    return SummedReadout(encoder_of(learner), "own:x", "joined", progress.mean, progress.std, SIZE)
+
+
+def layers_of(learner: Learner, folder: Path) -> np.ndarray:
+    """Before the readout."""
+    return summed_of(learner).embed(pixels([folder])).numpy()
+
+
+def test_labelled_images_compare_the_readouts(photos: Path, tmp_path: Path) -> None:
+    labelled = tmp_path / "labelled"
+    images, _ = render("train", 1)
+    for number, image in enumerate(images):
+        folder = labelled / f"class {number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).resize((SIZE, SIZE)).save(folder / f"{number:02d}.png")
+    learner = new(tmp_path / "state", readout="start")
+    learner.observe(photos / MONTHS[0], reference=labelled)
+    learner.observe(photos / MONTHS[1])
+    last = learner.measure().episodes[-1]
+    assert last.reference is not None and last.readout == "start"
+    kinds = {"joined", "whitened"} if share_of(learner) else {"joined"}
+    assert set(last.others) == kinds
+    reference = read_reference(labelled, SIZE)
+    for kind, scores in last.others.items():
+        there = learned(tmp_path / kind, [photos / MONTHS[0], photos / MONTHS[1]], readout=kind)
+        expected = leave_one_out(torch.from_numpy(there.embed(reference.images)), reference.labels, reference.k)
+        assert scores.hits == "".join("1" if hit else "0" for hit in expected.tolist())
+
+
+def share_of(learner: Learner) -> float:
+    summed = summed_of(learner)
+    summed.begin(torch.empty(0))
+    return summed.share(sums_of(learner.folder))
+
+
+@pytest.mark.parametrize(("right", "advised"), [(20, True), (6, False)])
+def test_a_significantly_better_readout_is_advised(right: int, advised: bool) -> None:
+    def scores(hits: str) -> ReferenceScores:
+        percent = 100 * hits.count("1") / len(hits)
+        return ReferenceScores(
+            digest="x", images=40, k=1, classes=["a", "b"], accuracy=percent, per_class=[], pixels=0, hits=hits
+        )
+
+    used, other = scores("10" * 20), scores("11" * right + "10" * (20 - right))
+    if not advised:
+        other = scores("11" * right + "00" * right + "10" * (20 - 2 * right))
+    last = Observation(task=0, reference=used, readout="joined", others={"whitened": other})
+    said = verdict(Observations(episodes=(last,)))
+    assert ("--readout whitened would be better: 100.0 (+50.0" in said) == advised, said
+    if advised:
+        begin = Observations(episodes=(replace(last, others={}),), start=other)
+        assert "--readout start would be better" in verdict(begin)
 
 
 def test_options_of_training_are_refused(photos: Path, tmp_path: Path) -> None:

@@ -69,13 +69,11 @@ def test_an_unfinished_episode_is_discarded(
 ) -> None:
     with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
         learner(state).observe(photos / MONTHS[2])
-    assert cli.main(["observe", str(state), "--undo"]) == 2
-    assert "2026-03 is not finished; --discard takes it back" in capsys.readouterr().err
-    assert cli.main(["observe", str(state), "--discard"]) == 0
+    assert cli.main(["undo", str(state)]) == 0
     assert "2026-03 was taken back" in capsys.readouterr().out
     assert last_state(state) == last_state(two_months) and files(state) == files(two_months)
-    assert cli.main(["observe", str(state), "--discard"]) == 2
-    assert "no unfinished episode" in capsys.readouterr().err
+    assert cli.main(["undo", str(state)]) == 2
+    assert "2026-02 cannot be taken back" in capsys.readouterr().err
     learner(state).observe(photos / MONTHS[2])
     assert len(learner(state).status()["episodes"]) == 3
 
@@ -130,17 +128,14 @@ def test_killed_at_every_change_of_a_file_while_going_back(
         with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
             learner(state).observe(photos / MONTHS[2])
 
-    def back(path: Path) -> str:
-        return learner(path).undo() if finished else learner(path).discard()
-
     with killed_at(0) as operations:
-        back(Path(shutil.copytree(state, tmp_path / "whole")))
+        learner(Path(shutil.copytree(state, tmp_path / "whole"))).undo()
     progress = next(number for number, what in enumerate(operations, 1) if what.startswith("replace .progress"))
     assert len(operations) > progress + 3
     for number in range(1, len(operations) + 1):
         copy = Path(shutil.copytree(state, tmp_path / str(number)))
         with killed_at(number), pytest.raises(Killed):
-            back(copy)
+            learner(copy).undo()
         there = learner(copy).status()
         gone = number > progress
         assert [name for name, _ in there["episodes"]] == list(MONTHS[: 2 if gone else 3])
@@ -148,7 +143,7 @@ def test_killed_at_every_change_of_a_file_while_going_back(
         assert learner(copy).embed(photos / MONTHS[0]).shape[0] == 16
         other = Path(shutil.copytree(copy, tmp_path / f"{number} other"))
         if not gone or any(folder.name.startswith("03") for folder in (copy / "episodes").iterdir()):
-            assert back(copy) in (MONTHS[2], "the episode after 2026-02")
+            assert learner(copy).undo() in (MONTHS[2], "the episode after 2026-02")
             assert last_state(copy) == last_state(two_months) and files(copy) == files(two_months)
             assert_only_what_is_named(copy)
         if gone:
@@ -157,9 +152,8 @@ def test_killed_at_every_change_of_a_file_while_going_back(
             assert_only_what_is_named(other)
 
 
-@pytest.mark.parametrize("option", ["--undo", "--discard"])
 def test_a_repeated_undo_after_a_kill_takes_nothing_else_back(
-    option: str, photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with killed_at(0) as operations:
         learner(Path(shutil.copytree(state, state.parent / "whole"))).undo()
@@ -167,10 +161,10 @@ def test_a_repeated_undo_after_a_kill_takes_nothing_else_back(
     with killed_at(progress + 1), pytest.raises(Killed):
         learner(state).undo()
     kept = last_state(state)
-    assert cli.main(["observe", str(state), option]) == 0
+    assert cli.main(["undo", str(state)]) == 0
     assert "the episode after 2026-01 was taken back" in capsys.readouterr().out
     assert last_state(state) == kept
-    assert cli.main(["observe", str(state), option]) == 2
+    assert cli.main(["undo", str(state)]) == 2
     assert last_state(state) == kept
 
 
@@ -192,7 +186,7 @@ def test_a_damaged_way_back_is_named_with_what_is_whole(
     assert progress.back is not None
     damaged, kept = state / "episodes" / progress.back.file, files(state)
     damaged.write_bytes(b"x")
-    assert cli.main(["observe", str(state), "--undo"]) == 2
+    assert cli.main(["undo", str(state)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert str(damaged) in said and "So 2026-02 cannot be taken back" in said
     assert f"The newest state, {newest(state)}, is whole: osiris observe goes on from it" in said
@@ -207,7 +201,7 @@ def test_a_state_whose_newest_files_are_damaged_says_how_to_go_back(
     for saved in progress_of(state).saved:
         (state / "episodes" / saved.file).write_bytes(b"x")
     assert cli.main(["observe", str(state), str(photos / MONTHS[0]), "--name", "next"]) == 2
-    assert f"osiris observe {state} --undo goes back to it" in " ".join(capsys.readouterr().err.split())
+    assert f"osiris undo {state} goes back to it" in " ".join(capsys.readouterr().err.split())
     assert learner(state).status()["unfinished"] is None, "status needs no state"
     learner(state).undo()
     assert last_state(state) == last_state(two_months)
@@ -226,7 +220,7 @@ def test_what_a_method_learned_of_an_episode_goes_with_it_and_not_with_old_weigh
 def test_before_the_first_episode_there_was_nothing(photos: Path, tmp_path: Path) -> None:
     with asked_to_stop(task=0, step=1), pytest.raises(Stopped):
         learner(tmp_path / "state").observe(photos / MONTHS[0])
-    assert learner(tmp_path / "state").discard() == MONTHS[0] and not (tmp_path / "state").exists()
+    assert learner(tmp_path / "state").undo() == MONTHS[0] and not (tmp_path / "state").exists()
 
 
 def test_the_directory_can_be_used_again_after_its_first_episode_was_undone(photos: Path, tmp_path: Path) -> None:
@@ -257,8 +251,8 @@ def test_the_advice_after_an_interruption_is_what_goes_back(
     state = tmp_path / "state"
     with monkeypatch.context() as patch:  # before the first checkpoint
         patch.setattr(Log, "open", stop)
-        assert interrupted(MONTHS[0]).endswith(f"To go back instead: osiris observe {state} --discard")
-    assert cli.main(["observe", str(state), "--discard"]) == 0 and not state.exists()
+        assert interrupted(MONTHS[0]).endswith(f"To go back instead: osiris undo {state}")
+    assert cli.main(["undo", str(state)]) == 0 and not state.exists()
     assert "the first episode was taken back" in capsys.readouterr().out
     learner(state).observe(photos / MONTHS[0])
     with monkeypatch.context() as patch:  # nothing of the second episode is saved: there is nothing to take back
@@ -266,8 +260,8 @@ def test_the_advice_after_an_interruption_is_what_goes_back(
         assert interrupted(MONTHS[1]) == "stopped. Give the same command again."
     with monkeypatch.context() as patch:  # after its end
         patch.setattr(module, "measure", stop)
-        assert interrupted(MONTHS[1]).endswith(f"To go back instead: osiris observe {state} --undo")
-    assert cli.main(["observe", str(state), "--undo"]) == 0
+        assert interrupted(MONTHS[1]).endswith(f"To go back instead: osiris undo {state}")
+    assert cli.main(["undo", str(state)]) == 0
     assert "2026-02 was taken back" in capsys.readouterr().out
 
 
@@ -275,7 +269,7 @@ def test_a_state_without_its_checkpoint_is_refused(photos: Path, two_months: Pat
     for file in state.rglob("*.pt"):
         file.unlink()
     refused = pytest.raises(UserError, match=r"its checkpoint is gone: put .*state-\d+\.pt back, or start a new state")
-    for call in (lambda: learner(state).observe(photos / MONTHS[2]), learner(state).undo, learner(state).discard):
+    for call in (lambda: learner(state).observe(photos / MONTHS[2]), learner(state).undo):
         with refused:
             call()
     (state / "metrics.json").unlink()  # the weights are there
@@ -337,7 +331,7 @@ def test_an_unfinished_episode_is_never_told_as_learned(
 ) -> None:
     """Also if the folder that is given instead was learned before. The commands can be pasted into a shell."""
     state = state.rename(state.parent / "my state #1")
-    back = f"osiris observe {shlex.quote(str(state))} --discard"
+    back = f"osiris undo {shlex.quote(str(state))}"
     with asked_to_stop(task=2, step=1), pytest.raises(Stopped, match=re.escape(f"To go back instead: {back}")):
         learner(state).observe(photos / MONTHS[2])
     assert cli.main(["observe", str(state), str(photos / MONTHS[0]), "--quiet"]) == 2
@@ -346,7 +340,7 @@ def test_an_unfinished_episode_is_never_told_as_learned(
     assert cli.main(["status", str(state)]) == 0
     shown = capsys.readouterr()
     said = " ".join(shown.err.split())
-    assert f"Continue with: {back.removesuffix('--discard')}FOLDER, or take it back with: {back}" in said
+    assert f"Continue with: {back.replace('undo', 'observe')} FOLDER, or take it back with: {back}" in said
     assert "after 2026-02: " in shown.out and "after 2026-03" not in shown.out
 
 
@@ -373,9 +367,7 @@ def test_each_month_is_learned_in_order_also_after_an_interruption(
         (["{photos}/2026-01", "{state}"], "is a state or run, not a folder of images. Use: osiris observe STATE"),
         (["{new}", "{few}"], "few has too few images (3): learning needs at least 4"),
         (["{new}", "{photos}/2026-01", "--reference", "{few}"], "needs at least two subfolders of images"),
-        (["{state}", "--discard", "--undo"], "changes nothing with --"),
-        (["{state}", "--forget", "{few}/0.png", "--undo"], "changes nothing with --"),
-        (["{state}", "--reference", "{few}", "--discard"], "changes nothing with --"),
+        (["{state}"], "FOLDER is missing"),
         (["{new}", "{loose}", "--each"], "has images that are in none of its folders (cover.png): move them into one"),
         (["{new}", "{empty}", "--each"], "empty has no images"),
     ],
@@ -476,7 +468,7 @@ def test_status_says_how_to_continue(photos: Path, tmp_path: Path, capsys: pytes
     shown = capsys.readouterr()
     assert "2026-02 (task 2 of 3) is not finished. Continue with: osiris train --resume" in shown.err
     assert "2026-01" in shown.out and "2026-02" in shown.out and "2026-03" not in shown.out, "not begun"
-    assert cli.main(["observe", str(tmp_path / "run"), "--discard"]) == 2
+    assert cli.main(["undo", str(tmp_path / "run")]) == 2
     assert "2026-02 cannot be taken back" in capsys.readouterr().err
 
 

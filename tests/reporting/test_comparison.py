@@ -90,9 +90,9 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
     assert rows["offline"][2] == Number(53.0, 1.0, None) and rows["offline"][3] == Number(None)
     assert rows["osiris-d"][3].mark == "best"  # less forgetting is better
     assert rows["osiris-d"][-2:] == ("", "")
-    assert rows["ft"][-2] == "0.002", "paired over the three seeds"
+    assert rows["ft"][-1] == "0.002", "paired over the three seeds"
     difference, low, high = (
-        float(part) for part in rows["ft"][-1].replace("[", "").replace(",", "").strip("]").split()
+        float(part) for part in rows["ft"][-2].replace("[", "").replace(",", "").strip("]").split()
     )
     assert low < difference < high < 0
 
@@ -100,10 +100,10 @@ def test_methods_over_seeds_with_marks_and_tests(runs):
 def test_rows_are_tested_against_the_one_named(runs):
     made = comparison_table(load_runs([runs]), against="ft")
     rows = by_method(made)
-    assert made.columns[-1].name == "A - A of ft" and rows["ft"][-2:] == ("", "")
-    assert rows["osiris-d"][-2] == by_method(comparison_table(load_runs([runs])))["ft"][-2] == "0.002"
-    assert str(rows["osiris-d"][-1]).startswith("+6.0 [") and str(rows["offline"][-1]).startswith("+8.0 [")
-    assert any(note.startswith("compared with ft: p of") for note in made.notes)
+    assert made.columns[-2].name == "A - A of ft" and rows["ft"][-2:] == ("", "")
+    assert rows["osiris-d"][-1] == by_method(comparison_table(load_runs([runs])))["ft"][-1] == "0.002"
+    assert str(rows["osiris-d"][-2]).startswith("+6.0 [") and str(rows["offline"][-2]).startswith("+8.0 [")
+    assert any(note.startswith("compared with ft: the difference in A") for note in made.notes)
     with pytest.raises(UserError, match=r"unknown row 'osiris'\. Did you mean 'osiris-d'"):
         comparison_table(load_runs([runs]), against="osiris")
 
@@ -118,18 +118,20 @@ def test_one_method_with_different_settings_has_several_rows(runs):
     rows = by_method(made)
     assert [name for name in rows if name.startswith("ft")] == ["ft (merge=0.5)", "ft (merge=1)"]
     assert rows["ft (merge=0.5)"][2].mean == 42.0 and rows["ft (merge=1)"][2].mean == 45.0
-    assert comparison_table(load_runs([runs]), against="osiris-d").columns[-1].name == "A - A of osiris-d"
+    assert comparison_table(load_runs([runs]), against="osiris-d").columns[-2].name == "A - A of osiris-d"
     with pytest.raises(UserError, match=r"several rows; name one: ft \(merge=0\.5\), ft \(merge=1\)"):
         comparison_table(load_runs([runs]), against="ft")
 
 
-def test_one_seed_has_no_deviation_and_no_t_test_but_a_bootstrap(tmp_path):
+def test_one_seed_has_no_deviation_and_no_t_test_but_an_interval_over_images(tmp_path):
     paths = [write_run(tmp_path, "ft", 0, 40.0), write_run(tmp_path, "er", 0, 60.0)]
     made = comparison_table(load_runs(paths))
     rows = by_method(made)
-    assert rows["ft"][2] == Number(40.0) and rows["ft"][-1].startswith("-20.0 [")
+    assert rows["ft"][2] == Number(40.0) and rows["ft"][-2].startswith("-20.0 [")
     notes = " ".join(made.notes)
-    assert "bootstrap" in notes and "t-test" not in notes, "a note about p only if there is a p"
+    assert "nothing is said about other seeds" in notes and "t-test" not in notes
+    with pytest.raises(UserError, match="needs two seeds of each method"):
+        comparison_table(load_runs(paths), varying="both")
 
 
 def test_without_arrays_or_company_the_columns_disappear(tmp_path):
@@ -142,7 +144,7 @@ def test_methods_with_different_seeds_are_compared_on_those_they_share(tmp_path)
     for method, seed, accuracy in (("ft", 0, 30.0), ("ft", 1, 50.0), ("er", 1, 45.0)):
         write_run(tmp_path, method, seed, accuracy)
     table = comparison_table(load_runs([tmp_path]))
-    differences = {row[0]: row[-1] for row in table.rows}
+    differences = {row[0]: row[-2] for row in table.rows}
     assert str(differences["ft"]).startswith("+"), differences
     assert any("different seeds" in note for note in table.notes)
     same = comparison_table(load_runs([tmp_path / "ft-1", tmp_path / "er-1"]))
@@ -225,7 +227,7 @@ def test_other_evaluations_inside_a_run_and_unfinished_runs_are_not_runs(runs, c
 def test_arrays_that_were_cut_are_named(runs, capsys):
     path = runs / "ft-0" / "task-02.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert main(["compare", str(runs)]) == 2
+    assert main(["compare", str(runs), "--varying", "images"]) == 2
     assert f"{path} is damaged" in " ".join(capsys.readouterr().err.split())
 
 
@@ -311,14 +313,24 @@ def test_commands_print(runs, capsys, form):
     assert "osiris-d/no-past" in printed and "within-environment" in printed
 
 
+def notes(table: Table) -> str:
+    return "\n".join(table.notes)
+
+
 def test_runs_without_a_common_seed_are_independent_samples(tmp_path: Path) -> None:
     for seed, accuracy in ((0, 50.0), (1, 52.0)):
         write_run(tmp_path, "ft", seed, accuracy)
     for seed, accuracy in ((2, 60.0), (3, 62.0)):
         write_run(tmp_path, "er", seed, accuracy)
     table = comparison_table(load_runs([tmp_path]))
-    assert "A - best A" not in [getattr(column, "name", column) for column in table.columns], "no paired interval"
-    text = table.text()
-    assert "ft and er: no seed in common, so the t-test is that of independent samples" in " ".join(text.split())
+    text = notes(table)
+    assert "t-test of independent samples, because no two seeds are shared" in text and "same seeds of" not in text
     write_run(tmp_path, "er", 0, 60.0)
-    assert "no seed in common" not in comparison_table(load_runs([tmp_path])).text()
+    write_run(tmp_path, "er", 1, 63.0)
+    text = notes(comparison_table(load_runs([tmp_path])))
+    assert "no two seeds are shared" not in text and "the same seeds of both" in text
+    write_run(tmp_path, "osiris-d", 5, 55.0)
+    text = notes(comparison_table(load_runs([tmp_path])))
+    assert "osiris-d: other test images, with these very runs (nothing is said about other seeds)" in text
+    each = [notes(comparison_table(load_runs([tmp_path]), varying=one)) for one in ("seeds", "images", "both")]
+    assert len(set(each)) == 3 and "random effects" in each[2]

@@ -249,7 +249,7 @@ def test_what_is_whole_is_named_where_nothing_can_be_continued(tmp_path: Path) -
     assert progress is not None and len(progress.states) == 3
     for saved in progress.saved:
         truncate(tmp_path / "episodes" / saved.file)
-    whole = r"The state at the end of week 1 is whole, .*state-000001\.pt: osiris observe .* --discard goes back to it"
+    whole = r"The state at the end of week 1 is whole, .*state-000001\.pt: osiris undo .* goes back to it"
     with pytest.raises(UserError, match=whole):
         load_state(RunDirectory(tmp_path))
     truncate(tmp_path / "episodes" / "01-week-1" / "state-000001.pt")

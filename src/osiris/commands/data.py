@@ -17,6 +17,7 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.cache import bytes_on_disk, open_entry, stale_entries
 from osiris.data.config import BenchmarkConfig
 from osiris.data.load import load_benchmark
+from osiris.data.thumbnails import store
 from osiris.errors import UserError
 from osiris.files import cache_directory, write_atomically
 from osiris.reporting.benchmark_images import contact_sheet
@@ -96,6 +97,9 @@ def _clean() -> None:
     for directory, (size, reason) in entries.items():
         shutil.rmtree(directory)
         say(f"removed {directory.name} ({size >> 20:,} MB): {reason}")
+    if store().exists():
+        store().unlink()
+        say(f"removed {store().name}: thumbnails of osiris map, which are made again when they are needed")
     total = sum(size for size, _ in entries.values()) >> 20
     say(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}")
 

@@ -21,7 +21,6 @@ from osiris.evaluation.config import ProtocolConfig
 from osiris.evaluation.evaluate import headline
 from osiris.evaluation.reference import against
 from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
-from osiris.evaluation.statistics import mean
 from osiris.models.external import typed_encoder
 from osiris.runs.directory import RunDirectory, read_config
 from osiris.runs.records import read_metrics
@@ -76,7 +75,7 @@ class Args(Own):
     own: they go to --out, and what is already there is not computed again.
 
     Examples:
-      osiris evaluate runs/x --probe
+      osiris evaluate runs/x --probe                     a linear probe, too; tables and reports of the run show it
       osiris evaluate runs/x --compatibility             can old vectors be searched with the new encoder?
       osiris evaluate state --reference labelled         KNN on your own labelled images: labelled/CLASS/image.jpg
       osiris evaluate runs/x/episodes/10-10/weights.safetensors --benchmark structured-cifar100 --k 20
@@ -185,13 +184,12 @@ def compatibility_means(measured: Compatibility) -> Table:
 
 
 def table(scores: dict[str, Scores], benchmark: str) -> Table:
-    scores_table = Table("encoder", title=escape(printable(f"{benchmark}, percent")))
-    rows = []
-    for entry in scores.values():
-        probes = {f"linear probe ({name})": mean(probe.accuracy) for name, probe in entry.probe.items()}
-        rows.append(headline(entry) | probes)
+    scores_table = Table("encoder", title=escape(printable(f"{benchmark}, accuracy, percent")))
+    rows = [headline(entry) for entry in scores.values()]
     for column in rows[-1]:
-        scores_table.add_column(column, justify="right")
+        heading = column.removeprefix("accuracy (").removesuffix(")")
+        heading = heading.replace("-", "-\n") if len(rows[-1]) > 4 else heading  # for 80 columns
+        scores_table.add_column(heading, justify="right")
     for name, row in zip(scores, rows):
         scores_table.add_row(name, *(number(row[column]) for column in rows[-1]))
     return scores_table

@@ -87,7 +87,7 @@ def index_command(
     if done.gone:
         notice(
             f"{done.gone:,} files are gone. They are not searched, and are known again if they come back; "
-            f"`osiris observe {shlex.quote(str(state))} --forget FOLDER` removes what the index has of a folder."
+            f"`osiris forget {shlex.quote(str(state))} FOLDER` removes what the index has of a folder."
         )
     if done.waiting:
         notice(f"the time was too short for {done.waiting:,} images: osiris index {shown} continues.")
@@ -157,11 +157,12 @@ def duplicates_command(
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Find images that the index has twice: the same bytes, the same picture, and pictures that look alike.
+    """Find images that the index has twice: the same bytes, the same picture, series, and pictures that look alike.
 
     The same picture was compressed again, resized, or turned by EXIF; this is decided on pixels, without the encoder.
-    Look-alikes are more similar to the first of their group than almost any two images of different folders. Copies of
-    the first two kinds could go; the best one of each group (pixels, then bytes, then date) stays and stands first.
+    A series was taken within seconds (or has consecutive names where no time is known) and looks alike. Look-alikes are
+    more similar to the first of their group than almost any two images of different folders. Copies of the first two
+    kinds could go; the best one of each group (pixels, then bytes, then date) stays and stands first.
 
     Examples:
       osiris duplicates state
@@ -202,7 +203,11 @@ def duplicates_command(
 
 def _described(twin: Twin, group: TwinGroup) -> str:
     size = f"{twin.width} x {twin.height}, {twin.bytes:,} bytes" + (f", {twin.taken}" if twin.taken else "")
-    alike = f", similarity {twin.similarity:.3f}" if group.kind == "look-alikes" and twin is not group.images[0] else ""
+    alike = (
+        f", similarity {twin.similarity:.3f}"
+        if group.kind in ("a series", "look-alikes") and twin is not group.images[0]
+        else ""
+    )
     return f"{relative(twin.path)}  {size}{alike}{', could go' if twin.could_go else ''}"
 
 

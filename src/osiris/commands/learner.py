@@ -1,180 +1,107 @@
-"""Commands on the state of a learner: `osiris observe`, `join`, `embed`, `export` and `status`."""
+"""Commands on the state of a learner: `osiris undo`, `forget`, `measure`, `join`, `embed`, `export` and `status`."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import pyarrow
 import pyarrow.parquet
-import tyro
-from msgspec import Meta
 from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional
 
 from osiris.commands import command, typed_encoder
-from osiris.commands.options import ignored_dashboards, print_help, read_options, refuse_others
-from osiris.config import OPTIONS, Config
 from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
 from osiris.framework.own import named
 from osiris.learner import Learner, join
-from osiris.learner.episodes import each_episode
-from osiris.presets import configure
-from osiris.runs.directory import read_config
 
 
-@dataclass(frozen=True)
-class Own:
-    """Options of the command itself."""
+@command("undo")
+def undo_command(state: Positional[Path], encoder: str | None = None, method: str | None = None) -> None:
+    """Take the last episode back, also one that was interrupted: the state is what it was before, bit for bit.
 
-    state: Positional[Path]
-    """The directory of the state, or a finished run of `osiris train`."""
-    folder: Positional[Path | None] = None
-    """The new images, at any depth below this folder: one episode."""
-    name: str | None = None
-    """Name of the episode; None means the name of the folder."""
-    each: bool = False
-    """Each folder in the given folder is an episode; they are learned in the order of their names."""
-    keep_tasks: Annotated[int, Meta(ge=1)] | None = None
-    """Keep the weights of this many episodes, the latest ones; None means all."""
-    reference: Path | None = None
-    """Labelled images, one subfolder per class, that are not learned from: KNN on them after every episode, also in
-    later calls. `osiris report STATE` shows it."""
-    new_reference: bool = False
-    """The images of --reference differ from those of earlier calls, and replace them."""
-    only_if_better: bool = False
-    """Keep the encoder from before the episode if the labelled images get significantly worse."""
-    forget: tuple[Path, ...] = ()
-    """Image files to remove from the memory and from the index. The weights keep what they have learned."""
-    discard: bool = False
-    """Go back to the state before an episode that was interrupted."""
-    undo: bool = False
-    """Go back to the state before the last episode (once: only that state is kept)."""
-    new_source: bool = False
-    """Continue the state although the source of its own methods, terms or objectives has changed."""
-    quiet: bool = False
-    """No progress display."""
-
-
-NOT_OF_EPISODES = {
-    **dict.fromkeys(("benchmark", "data_dir", "class_order", "shuffle_tasks", "validation"), "describes a benchmark"),
-    **dict.fromkeys(("train_per_class", "bank_per_class", "test_per_class"), "describes images with classes"),
-    **dict.fromkeys(("image_column", "label_column", "episode_column"), "describes a `dataset:`"),
-    **dict.fromkeys(("protocols", "probe", "random_encoders"), "is for images with classes (see --reference)"),
-    "track_overfitting": "needs the images of all episodes",
-}
-"""Options of a run that a state cannot honour, and why."""
-OF_EPISODES = tuple(option for option in OPTIONS if option not in NOT_OF_EPISODES)
-
-
-@dataclass(frozen=True)
-class Args(Own):
-    """Learn from one more folder of unlabelled images. The state lives in a directory between the calls.
-
-    The first call creates it. To continue an interrupted call, repeat it. Earlier images are not needed again:
-    the state holds the images of its memory. The options of a run are those of a new state (preset: fast); later calls
-    need not repeat them.
+    Once: only the state before the last episode is kept. Before the first episode there was nothing, so the files of
+    the state are removed.
 
     Examples:
-      osiris observe state photos/2026-11
-      osiris observe state photos/2026-12 --keep-tasks 3
-      osiris observe state photos --each           2026-11, 2026-12, ... one after the other
-      osiris observe other photos/2026-11 --encoder hf:facebook/dinov2-small
-      osiris observe state photos/2027-01 --reference labelled
-      osiris observe state --undo                  take back the last episode
-      osiris observe state --forget photos/2026-11/passport.jpg
+      osiris undo state
+
+    Args:
+        state: The directory of the state.
+        encoder: For a state whose encoder is your own: `package.module:function`.
+        method: For a state whose method is your own: `module:name`.
     """
-
-    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
-
-
-WHERE = ("state", "encoder", "method", "quiet", "device", "threads", "new_source")
-"""Options that every kind of call takes: a state with parts of the user's own needs their names each time."""
-ALONE = {
-    "undo": (*WHERE, "undo"),
-    "discard": (*WHERE, "discard"),
-    "each": tuple(name for name in (*vars(Own(Path())), *OF_EPISODES) if name != "name"),
-    "reference": (*WHERE, "reference", "new_reference", "forget"),
-    "forget": (*WHERE, "forget"),
-}
-"""What a kind of call takes; the last two are those without a folder."""
+    say(f"{own_learner(state, encoder, method).undo()} was taken back.")
 
 
-def observe_command(argv: list[str]) -> int:
-    given = read_options(Own, argv, "observe", ("state", "folder"), OF_EPISODES, NOT_OF_EPISODES)
-    own, options = given.own, named(given.options)
-    if given.help:
-        preset, encoder = options.pop("preset", None) or "fast", options.pop("encoder", None)
-        settings = configure("", preset, encoder, options)
-        print_help(Args, "observe", Args(**vars(own), settings=settings), hidden=NOT_OF_EPISODES)
-    check_call(own, given.names)
-    if (own.state / "config.json").exists():
-        ignored_dashboards(read_config(own.state), options)
-    return observe(own, Learner(own.state, **options))
+@command("forget")
+def forget_command(
+    state: Positional[Path], files: Positional[tuple[Path, ...]], encoder: str | None = None, method: str | None = None
+) -> None:
+    """Take images out of what a state holds: its sums (exactly), its memory, and its index.
+
+    Weights that were trained keep what they have learned. A file or folder that does not exist any more can be taken
+    out of the index alone.
+
+    Examples:
+      osiris forget state photos/2026-11/passport.jpg
+      osiris forget state photos/2026-10           the rows of a folder that is gone, in the index
+
+    Args:
+        state: The directory of the state.
+        files: Image files, or folders.
+        encoder: For a state whose encoder is your own: `package.module:function`.
+        method: For a state whose method is your own: `module:name`.
+    """
+    if not files:
+        raise UserError("FILES is missing: the images to take out. See `osiris forget --help`.")
+    count = own_learner(state, encoder, method).forget(files)
+    notice(f"{count} image{'s were' if count != 1 else ' was'} taken out of what the state has learned from.")
 
 
-def check_call(own: Own, names: frozenset[str]) -> None:
-    """Refuse a call that says nothing, and options that it would ignore."""
-    if own.folder is None and not own.forget and own.reference is None and not own.discard and not own.undo:
-        raise UserError(
-            "give a folder of images to learn from, --reference FOLDER, --forget FILE, --discard or --undo."
-        )
-    if own.undo or own.discard:
-        kind = "undo" if own.undo else "discard"
-        refuse_others(names, ALONE[kind], f"with --{kind}")
-    elif own.folder is None:
-        kind = "reference" if own.reference is not None else "forget"
-        refuse_others(names, ALONE[kind], f"with --{kind} and no folder to learn from")
-    elif own.each:
-        refuse_others(names, ALONE["each"], "with --each: every episode has the name of its folder")
-    if own.new_reference and own.reference is None:
+@command("measure")
+def measure_command(
+    state: Positional[Path],
+    reference: Path | None = None,
+    new_reference: bool = False,
+    encoder: str | None = None,
+    method: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Measure the episodes of a state on labelled images, without learning, and print the verdict.
+
+    Examples:
+      osiris measure state --reference labelled
+      osiris measure state                         again, with the labelled images of earlier calls
+
+    Args:
+        state: The directory of the state.
+        reference: Labelled images, one subfolder per class, that are not learned from. Later calls of `osiris observe`
+            measure on them too.
+        new_reference: The images of --reference differ from those of earlier calls, and replace them.
+        encoder: For a state whose encoder is your own: `package.module:function`.
+        method: For a state whose method is your own: `module:name`.
+        device: cpu, cuda, mps or auto.
+        threads: Of the CPU.
+    """
+    if new_reference and reference is None:
         raise UserError("--new-reference needs --reference FOLDER, the images that replace the earlier ones.")
+    options = {name: value for name, value in (("device", device), ("threads", threads)) if value is not None}
+    learner = own_learner(state, encoder, method, **options)
+    learner.measure(reference, new_reference)
+    say(learner.last_verdict())
 
 
-def observe(own: Own, learner: Learner) -> int:
-    if own.forget:
-        count = learner.forget(own.forget)
-        notice(f"{count} image{'s were' if count != 1 else ' was'} taken out of what the state holds.")
-    if own.discard or own.undo:
-        say(f"{learner.undo() if own.undo else learner.discard()} was taken back.")
-        return 0
-    if own.folder is None:
-        if own.reference is not None:
-            learner.measure(own.reference, own.new_reference)
-            say(_after(learner))
-        return 0
-    for one in each_episode(own.folder) if own.each and own.folder.is_dir() else (own.folder,):
-        learner.observe(
-            one,
-            own.name,
-            own.quiet,
-            own.keep_tasks,
-            own.reference,
-            own.only_if_better,
-            own.new_reference,
-            own.new_source,
-        )
-        unfinished = learner.status()["unfinished"]
-        if unfinished is None:
-            say(_after(learner))
-        elif not own.each:  # the folder was learned in an earlier episode
-            raise UserError(
-                f"{unfinished} is not finished: give its images again, unchanged, or go back with osiris observe "
-                f"{shlex.quote(str(own.state))} --discard."
-            )
-    count, shown = len(learner.status()["episodes"]), shlex.quote(str(own.state))
-    say(f"{own.state}: {count} episode{'s' * (count > 1)}. `osiris status {shown}` shows details.")
-    return 0
-
-
-def _after(learner: Learner) -> str:
-    return f"after {learner.metrics.task_names[-1]}: {learner.verdict()}"
+def own_learner(state: Path, encoder: str | None, method: str | None, **options: Any) -> Learner:
+    """The learner of a state; what is the user's own is imported, because the user named it."""
+    given = {name: value for name, value in (("encoder", encoder), ("method", method)) if value is not None}
+    return Learner(state, **named(given | options))
 
 
 @command("join")
@@ -310,8 +237,8 @@ def status_command(state: Positional[Path]) -> None:
     table.add_row("all", str(all_images), *[str(sum(status["memory"]))] * memory)
     console.print(table, markup=False)
     if status["unfinished"] is not None:
-        discard = f"osiris observe {shlex.quote(str(state))} --discard"
-        back = f", or take it back with: {discard}" if "observe" in status["way_on"] else ""
+        undo = f"osiris undo {shlex.quote(str(state))}"
+        back = f", or take it back with: {undo}" if "observe" in status["way_on"] else ""
         number, planned = len(status["episodes"]), status["planned"]
         place = f" (task {number} of {planned})" if number <= planned and not back else ""
         notice(f"{status['unfinished']}{place} is not finished. Continue with: {status['way_on']}{back}")
@@ -326,7 +253,7 @@ def status_command(state: Positional[Path]) -> None:
         if metrics.harm:
             warn(metrics.harm)
     if status["observations"].episodes:
-        say(_after(learner))
+        say(learner.last_verdict())
     if status["index"] is not None:
         say(str(status["index"]))
 

@@ -10,6 +10,8 @@ import tyro
 from osiris.commands import command
 from osiris.console import notice, say
 from osiris.errors import UserError
+from osiris.evaluation.config import Protocol
+from osiris.evaluation.differences import Varying
 from osiris.models.external import typed_encoder
 from osiris.paper import published
 from osiris.presets import MEANINGLESS
@@ -55,11 +57,12 @@ def report_command(
 @command("compare")
 def compare_command(
     runs: Runs,
-    protocol: Literal["class-agnostic", "task-aware", "task-aware-masked"] = "class-agnostic",
+    protocol: Protocol = "class-agnostic",
     format: Format = "text",
     by: Literal["method", "run"] = "method",
     with_paper: bool = False,
     against: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
+    varying: Varying | None = None,
 ) -> None:
     """Compare finished runs: methods over seeds, the best and second best marked.
 
@@ -70,20 +73,24 @@ def compare_command(
     Examples:
       osiris compare runs/ft-0 runs/ft-1 runs/osiris-d-0 runs/osiris-d-1
       osiris compare runs --protocol task-aware --format latex
+      osiris compare runs --protocol class-agnostic-probe
       osiris compare runs --with-paper
-      osiris compare runs --against ft
+      osiris compare runs --against ft --varying both
 
     Args:
         runs: Run directories, or folders with run directories in them.
-        protocol: Under which protocol to compare.
+        protocol: Under which protocol to compare. `class-agnostic-probe` needs runs with --probe, or
+            `osiris evaluate RUN --probe`.
         by: One row per method (mean over seeds) or per run.
         with_paper: Put the published numbers below ours.
         against: The row that the others are tested against, by its name in the table. Default: the best.
+        varying: What the interval and p are about: other seeds on the same test images, other images with these very
+            runs, or both. Default: seeds, if there are two or more.
     """
     if not runs:
         raise UserError("name the runs to compare, for example `osiris compare runs`.")
     loaded = load_runs(runs)
-    show(comparison_table(loaded, protocol, by, with_paper, against=against), format)
+    show(comparison_table(loaded, protocol, by, with_paper, against=against, varying=varying), format)
     if any(run.metrics.preset == "smoke" for run in loaded):
         notice(MEANINGLESS)
 

@@ -9,6 +9,8 @@ from typing import Annotated
 from msgspec import Meta
 
 PerClass = Annotated[int, Meta(ge=1, le=100_000_000)]
+LARGEST_SIDE = 1024
+"""Of images in pixels, also where a file that was received says how large they are."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class BenchmarkConfig:
     """Frames of the film `walk`; None means 20,000."""
     validation: bool = False
     """Evaluate on a fifth of the training images, which are then not used for training, instead of the test images."""
-    image_size: Annotated[int, Meta(ge=8, le=1024)] | None = None
+    image_size: Annotated[int, Meta(ge=8, le=LARGEST_SIDE)] | None = None
     """Side of the square images in pixels; None means that of the data."""
     image_column: str | None = None
     """For `dataset:`: the column of the images; None means the only image column."""

@@ -53,13 +53,13 @@ def untrained_baseline(
         return None
     each = []
     for seed in range(protocol.random_encoders):
-        name = json_digest([key, protocol.k, protocol.temperature, sorted(protocol.protocols), seed])
+        name = json_digest([key, protocol.k, protocol.temperature, sorted(protocol.measured), seed])
         path = None if cache_dir is None else cache_dir / f"random-{name}.json"
         each.append(_cached(path, lambda seed=seed: measure_baseline(make_encoder(seed), benchmark, protocol, device)))
     return Baseline(
         protocols={
             name: [mean(values) for values in zip(*(one.protocols[name] for one in each), strict=True)]
-            for name in protocol.protocols
+            for name in protocol.measured
         },
         task_level=mean([one.task_level for one in each]),
     )

@@ -9,14 +9,23 @@ from msgspec import Meta
 
 Raw = Literal["class-agnostic", "task-aware", "task-aware-masked"]
 Whitened = Literal["class-agnostic-whitened", "task-aware-whitened", "task-aware-masked-whitened"]
-Protocol = Raw | Whitened
+Probed = Literal["class-agnostic-probe", "task-aware-probe", "task-aware-masked-probe"]
+Protocol = Raw | Whitened | Probed
 RAW: tuple[Raw, ...] = get_args(Raw)
 """One bank of all classes; a separate bank of the task's classes (as in the released code); the votes of the one bank,
 masked to the task's classes (as in the paper's appendix)."""
 WHITENED = "-whitened"
-PROTOCOLS: tuple[Protocol, ...] = (*RAW, *get_args(Whitened))
 """The same on features that are whitened by the moments of the bank, which asks how much of a difference is scale. The
 paper's numbers are raw."""
+PROBE = "-probe"
+"""A linear probe instead of the KNN, fitted on the same images of the bank."""
+PROTOCOLS: tuple[Protocol, ...] = (*RAW, *get_args(Whitened), *get_args(Probed))
+
+
+def instrument(protocol: str) -> str:
+    """For titles: `class-agnostic KNN`, `class-agnostic linear probe`."""
+    return f"{protocol.removesuffix(PROBE)} linear probe" if protocol.endswith(PROBE) else f"{protocol} KNN"
+
 
 BASELINES = ("pixels", "pixels-centred", "patches")
 """Features that are not learned. A trained encoder should beat KNN on them."""
@@ -39,7 +48,8 @@ class ProtocolConfig:
     temperature: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
     """The weight of a neighbour's vote is exp(cosine similarity / temperature)."""
     protocols: tuple[Protocol, ...] = ("class-agnostic", "task-aware", "class-agnostic-whitened")
-    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked; each also with `-whitened`."""
+    """Which protocols to evaluate: class-agnostic, task-aware, task-aware-masked; each also with `-whitened` or
+    `-probe`."""
     random_encoders: Annotated[int, Meta(ge=0, le=10_000)] = 5
     """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
     evaluate_every: Annotated[int, Meta(ge=1, le=10**9)] | None = None
@@ -49,4 +59,10 @@ class ProtocolConfig:
     keep_features: bool = False
     """Keep the features of bank and test images beside the other results."""
     probe: bool = False
-    """Also fit a linear probe on the frozen features."""
+    """Also a linear probe (class-agnostic-probe, task-aware-probe) for each raw protocol that is evaluated."""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """All protocols: `protocols`, and the probes that `probe` asks for."""
+        probed = [name + PROBE for name in self.protocols if name in RAW] if self.probe else []
+        return tuple(dict.fromkeys([*self.protocols, *probed]))

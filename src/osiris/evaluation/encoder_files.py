@@ -19,6 +19,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
+from osiris.data.config import LARGEST_SIDE
 from osiris.errors import UserError, unknown
 from osiris.files import load_tensors
 from osiris.models.config import ARCHITECTURES, EncoderConfig
@@ -46,7 +47,7 @@ class Metadata(msgspec.Struct):
     architecture: Architecture = {}
     mean: tuple[Mean, Mean, Mean] | None = None
     std: tuple[Deviation, Deviation, Deviation] | None = None
-    image_size: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)] | None = None
 
 
 @dataclass(frozen=True)

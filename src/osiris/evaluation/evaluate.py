@@ -15,13 +15,12 @@ from osiris import processes
 from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
-from osiris.evaluation import geometry
-from osiris.evaluation.config import WHITENED, ProtocolConfig
+from osiris.evaluation import geometry, probe
+from osiris.evaluation.config import PROBE, WHITENED, ProtocolConfig
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import HEALTH_IMAGES, embed_two_views, fixed_subset, health
 from osiris.evaluation.knn import DEPTH, Question, Ranking, ask
 from osiris.evaluation.metrics import percent, percent_by
-from osiris.evaluation.probe import probe
 from osiris.evaluation.protocols import (
     TASK_LEVEL,
     WITHIN_ENVIRONMENT,
@@ -103,7 +102,6 @@ def evaluate_features(
         protocols=score_protocols(rankings, benchmark, protocol),
         task_level=score_task_level(rankings[TASK_LEVEL], labels_of_test(benchmark)[1], benchmark.task_count),
         environments=_score_environments(rankings, benchmark),
-        probe=probe(features, benchmark, protocol.protocols) if protocol.probe else {},
     )
     return Evaluation(numbers, arrays | _labelled_arrays(features, benchmark, rankings), features)
 
@@ -157,13 +155,16 @@ def check_features(features: Features, benchmark: Benchmark) -> None:
 def rank_test_images(features: Features, benchmark: Benchmark, protocol: ProtocolConfig) -> dict[str, Ranking]:
     """The answers to all questions: one computation of the similarities, and one of those of whitened features."""
     assert features.test is not None
-    after = [name for name in protocol.protocols if name.endswith(WHITENED)]
-    asked = questions(benchmark, [name for name in protocol.protocols if name not in after])
+    after = [name for name in protocol.measured if name.endswith(WHITENED)]
+    probed = [name for name in protocol.measured if name.endswith(PROBE)]
+    asked = questions(benchmark, [name for name in protocol.measured if name not in (*after, *probed)])
     asked += other_questions(benchmark)
     answers = ask(features.bank, features.test, asked, protocol.k, protocol.temperature)
     if after:
         bank, test = whitened(features.bank, features.test)
         answers |= ask(bank, test, questions(benchmark, after), protocol.k, protocol.temperature)
+    if probed:
+        answers |= probe.ask(features.bank, features.test, questions(benchmark, probed))
     return answers
 
 
@@ -172,13 +173,14 @@ def score_protocols(
 ) -> dict[str, ProtocolScores]:
     label, task = labels_of_test(benchmark)
     scores = {}
-    for name in protocol.protocols:
+    for name in protocol.measured:
         hit = rankings[name].prediction == label
         scores[name] = ProtocolScores(
             accuracy=percent_by(hit, task, benchmark.task_count),
             top5=_top5(name, rankings[name], benchmark),
             per_class=percent_by(hit, label, benchmark.class_count),
             k_effective=list(rankings[name].k_effective),
+            ridges=list(rankings[name].ridges),
         )
     return scores
 

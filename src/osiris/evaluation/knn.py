@@ -54,6 +54,8 @@ class Ranking:
     """int64 [test, 5]: classes by decreasing vote; -1 if no further class has a vote or the image has no answer."""
     k_effective: tuple[int, ...]
     """See `Question.k_effective`."""
+    ridges: tuple[float | None, ...] = ()
+    """Of a linear probe: the ridge for each group of test images."""
 
     @property
     def prediction(self) -> Tensor:

@@ -1,7 +1,12 @@
-"""Linear probe: multinomial logistic regression on frozen, standardised features, under the same protocols as the KNN.
+"""Linear probe: ridge regression of one-hot classes on frozen features, in closed form; it answers the same questions
+as the KNN.
 
-The loss is mean cross-entropy + L2 / 2 * |W|^2, minimised on the full batch by L-BFGS. L2 is the value of the grid with
-the best accuracy on a held-out fifth of the bank (ties: the stronger); the probe is then fitted on the whole bank.
+Features are centred and scaled to unit variance over the bank images that vote. The weights minimise
+
+    |Y - X W|^2 / n + ridge |W|^2
+
+and a class is predicted by its largest output. The ridge is the value of `RIDGES` with most hits on a held-out fifth of
+these bank images (ties: the largest); the probe is then fitted on all of them. In float64, on the CPU.
 """
 
 from __future__ import annotations
@@ -13,114 +18,117 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from osiris.data.benchmark import Benchmark
-from osiris.evaluation.features import Features
-from osiris.evaluation.metrics import percent_by
-from osiris.evaluation.protocols import labels_of_test, membership
-from osiris.evaluation.scores import ProbeScores
+from osiris.evaluation.knn import DEPTH, Question, Ranking
+from osiris.exact.moments import ROWS, Moments
+from osiris.exact.whitening import narrowed
 from osiris.randomness import generator
 
-L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""From strong to weak: each fit starts from the one before."""
-ITERATIONS = 100
+RIDGES = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""Relative to the variance of a feature, which is one."""
+USUAL = 1e-2
+"""Of a bank that is too small to hold a fifth out."""
+SMALLEST = 1e-12
+"""Variance as a part of the mean square: a feature with less is constant up to the rounding of float32."""
 
 
 @dataclass(frozen=True)
-class LinearProbe:
+class Probe:
+    """A linear classifier of features [N, d]."""
+
     mean: Tensor
-    scale: Tensor
     weight: Tensor
+    """float64 [d, classes], for features from which the mean was taken."""
     bias: Tensor
-    l2: float
+    ridge: float
 
-    def logits(self, features: Tensor) -> Tensor:
-        return functional.linear((features.float() - self.mean) * self.scale, self.weight, self.bias)
+    def outputs(self, features: Tensor) -> Tensor:
+        """float64 [N, classes]"""
+        parts = (part.to("cpu", torch.float64) - self.mean for part in features.split(ROWS))
+        return torch.cat([part @ self.weight + self.bias for part in parts])
 
 
-def fit(features: Tensor, label: Tensor, class_count: int) -> LinearProbe:
-    """The probe with the L2 that is best on the held-out fifth."""
-    order = torch.randperm(len(features), generator=generator(0, "probe", len(features))).to(features.device)
+def fit(features: Tensor, label: Tensor, class_count: int) -> Probe:
+    """The probe with the ridge that is best on the held-out fifth."""
+    order = torch.randperm(len(features), generator=generator(0, "probe", len(features)))
     held_out, fitted = order[: len(order) // 5], order[len(order) // 5 :]
-    best, best_hits = L2_GRID[len(L2_GRID) // 2], -1
+    best = USUAL
     if len(held_out):
-        start = None
-        for l2 in L2_GRID:
-            start = fit_with(features[fitted], label[fitted], class_count, l2, start)
-            hits = int((start.logits(features[held_out]).argmax(dim=1) == label[held_out]).sum())
-            if hits > best_hits:
-                best, best_hits = l2, hits
-    return fit_with(features, label, class_count, best)
+        tried = solutions(features[fitted.to(features.device)], label[fitted], class_count, RIDGES)
+        queries, truth = features[held_out.to(features.device)], label[held_out]
+        hits = [int((one.outputs(queries).argmax(dim=1) == truth).sum()) for one in tried]
+        best = tried[hits.index(max(hits))].ridge
+    return solutions(features, label, class_count, [best])[0]
 
 
-def fit_with(
-    features: Tensor, label: Tensor, class_count: int, l2: float, start: LinearProbe | None = None
-) -> LinearProbe:
-    """The minimum for one L2. The problem is convex: `start` changes the time, not the result."""
-    features = features.float()
-    mean = features.mean(dim=0)
-    deviation = features.std(dim=0, correction=0)
-    scale = torch.where(deviation > 1e-6 * deviation.max().clamp_min(1e-12), 1 / deviation, 0.0)
-    inputs = (features - mean) * scale
-    shape = (class_count, features.shape[1])
-    weight = (torch.zeros(shape, device=features.device) if start is None else start.weight.clone()).requires_grad_()
-    bias = (torch.zeros(class_count, device=features.device) if start is None else start.bias.clone()).requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [weight, bias], max_iter=ITERATIONS, history_size=10, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        loss = functional.cross_entropy(functional.linear(inputs, weight, bias), label)
-        loss = loss + l2 / 2 * weight.square().sum()
-        loss.backward()
-        return loss
-
-    with torch.enable_grad():
-        optimiser.step(closure)  # pyright: ignore[reportArgumentType]
-    return LinearProbe(mean, scale, weight.detach(), bias.detach(), l2)
+def solutions(features: Tensor, label: Tensor, class_count: int, ridges: Sequence[float]) -> list[Probe]:
+    """The minimum for each ridge: normal equations of the features, or of the images if these are fewer."""
+    (images, dimension), rows = features.shape, None
+    targets = functional.one_hot(label, class_count)
+    bias = targets.double().mean(dim=0)
+    if images >= dimension:
+        moments = Moments.of(torch.cat([features, targets.to(features)], dim=1))
+        mean, covariance = moments.mean[:dimension], moments.covariance[:dimension]
+        scale = _scale(mean, covariance.diagonal())
+        matrix, right = covariance[:, :dimension] * scale * scale[:, None], covariance[:, dimension:] * scale[:, None]
+    else:
+        rows = features.to("cpu", torch.float64)
+        mean = rows.mean(dim=0)
+        scale = _scale(mean, rows.var(dim=0, correction=0))
+        rows = (rows - mean) * scale
+        matrix, right = rows @ rows.T / images, targets - bias
+    found = []
+    for ridge in ridges:
+        root = torch.linalg.cholesky(matrix + ridge * torch.eye(len(matrix), dtype=torch.float64))
+        weight = torch.cholesky_solve(right, root)
+        weight = weight if rows is None else rows.T @ weight / images
+        found.append(Probe(mean, scale[:, None] * weight, bias, ridge))
+    return found
 
 
-def probe(features: Features, benchmark: Benchmark, protocols: Sequence[str]) -> dict[str, ProbeScores]:
-    """By protocol: `accuracy` per task in percent (None without test images) and the chosen `l2` of each classifier.
-
-    class-agnostic: one classifier of all classes. task-aware: one for each task, fitted on the images of its classes.
-    task-aware-masked: the classifier of all classes, its answers masked to the task's classes.
-    """
-    assert features.test is not None
-    label, task = labels_of_test(benchmark)
-    everything = torch.zeros(len(task), dtype=torch.int64)
-    scores, whole = {}, None
-    for name in protocols:
-        if name == "task-aware":
-            logits, l2 = _group_logits(features, benchmark, benchmark.tasks, task)
-        else:
-            whole = whole or _group_logits(features, benchmark, [range(benchmark.class_count)], everything)
-            logits, l2 = whole
-        if name == "task-aware-masked":
-            allowed = membership(benchmark.tasks, benchmark.class_count)[task]
-            logits = logits.masked_fill(~allowed, -torch.inf)
-        accuracy = percent_by(logits.argmax(dim=1) == label, task, benchmark.task_count)
-        scores[name] = ProbeScores(accuracy=accuracy, l2=l2)
-    return scores
+def _scale(mean: Tensor, variance: Tensor) -> Tensor:
+    """One over the deviation of each feature; 0 for one that is constant."""
+    return torch.where(variance > SMALLEST * mean.square(), variance.clamp_min(1e-300).rsqrt(), 0.0)
 
 
-def _group_logits(
-    features: Features, benchmark: Benchmark, groups: Sequence[Sequence[int]], group: Tensor
-) -> tuple[Tensor, list[float | None]]:
-    """(logits [test images, classes] of one classifier per group of classes, -inf for classes of other groups; L2 of
-    each classifier). `group`: the group of each test image."""
-    label, device = benchmark.bank.label, features.bank.device
-    assert features.test is not None and label is not None
-    logits = torch.full((len(group), benchmark.class_count), -torch.inf)
-    chosen: list[float | None] = []
-    for number, classes in enumerate(groups):
-        known = torch.tensor(sorted(classes), dtype=torch.int64)
-        rows = torch.isin(label, known).nonzero().squeeze(1)
+def ask(bank: Tensor, test: Tensor, questions: Sequence[Question]) -> dict[str, Ranking]:
+    """Question -> answer, as `osiris.evaluation.knn.ask`. A question with a part of the bank for each group of test
+    images is answered by one probe for each group; those about the whole bank share one."""
+    bank, test = narrowed(bank, test)
+    answers, whole = {}, None
+    for question in questions:
+        if question.columns is None:
+            whole = whole or _outputs(bank, test, question)
+        outputs, ridges = whole if whole is not None and question.columns is None else _outputs(bank, test, question)
+        if question.allowed is not None:
+            assert question.group is not None
+            outputs = outputs.masked_fill(~question.allowed[question.group], -torch.inf)
+        answers[question.name] = Ranking(_ranked(outputs), (), ridges)
+    return answers
+
+
+def _outputs(bank: Tensor, test: Tensor, question: Question) -> tuple[Tensor, tuple[float | None, ...]]:
+    """(float64 [test, classes], -inf for classes that no image of the bank votes for; the ridge of each probe)"""
+    outputs = torch.full((len(test), question.class_count), -torch.inf, dtype=torch.float64)
+    columns = question.columns or (torch.arange(len(bank)),)
+    group = torch.zeros(len(test), dtype=torch.int64) if question.columns is None else question.group
+    assert group is not None
+    ridges: list[float | None] = []
+    for number, rows in enumerate(columns):
         queries = (group == number).nonzero().squeeze(1)
         if len(rows) == 0 or len(queries) == 0:
-            chosen.append(None)
+            ridges.append(None)
             continue
-        classifier = fit(features.bank[rows.to(device)], torch.searchsorted(known, label[rows]).to(device), len(known))
-        logits[queries.unsqueeze(1), known] = classifier.logits(features.test[queries.to(device)]).cpu()
-        chosen.append(classifier.l2)
-    return logits, chosen
+        known, label = question.bank_class[rows].unique(return_inverse=True)
+        probe = fit(bank[rows.to(bank.device)], label, len(known))
+        outputs[queries.unsqueeze(1), known] = probe.outputs(test[queries.to(test.device)])
+        ridges.append(probe.ridge)
+    return outputs, tuple(ridges)
+
+
+def _ranked(outputs: Tensor) -> Tensor:
+    """int64 [rows, 5]: classes by decreasing output, equal ones by increasing index, -1 for those without one."""
+    values, classes = outputs.sort(dim=1, descending=True, stable=True)
+    ranking = torch.full((len(outputs), DEPTH), -1, dtype=torch.int64)
+    kept = classes[:, :DEPTH].masked_fill(values[:, :DEPTH] == -torch.inf, -1)
+    ranking[:, : kept.shape[1]] = kept
+    return ranking

@@ -1,4 +1,4 @@
-"""The evaluation protocols as questions to the KNN: which bank images vote on a test image, and for what."""
+"""The evaluation protocols as questions to a KNN or a probe: which bank images vote on a test image, and for what."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from osiris.data.benchmark import Benchmark
-from osiris.evaluation.config import WHITENED
+from osiris.evaluation.config import PROBE, WHITENED
 from osiris.evaluation.knn import Question
 
 TASK_LEVEL = "task-level"
@@ -23,7 +23,7 @@ def labels_of_test(benchmark: Benchmark) -> tuple[Tensor, Tensor]:
 
 
 def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
-    """One question for each protocol; those of whitened features are asked about these.
+    """One question for each protocol; those of whitened features and of probes are asked the same.
 
     - `class-agnostic`: the whole bank votes.
     - `task-aware`: only bank images of the classes of the image's task vote.
@@ -37,7 +37,7 @@ def questions(benchmark: Benchmark, protocols: Iterable[str]) -> list[Question]:
         "task-aware": Question("task-aware", label, count, columns=_columns(member, label), group=task),
         "task-aware-masked": Question("task-aware-masked", label, count, allowed=member, group=task),
     }
-    return [replace(known[name.removesuffix(WHITENED)], name=name) for name in protocols]
+    return [replace(known[name.removesuffix(WHITENED).removesuffix(PROBE)], name=name) for name in protocols]
 
 
 def other_questions(benchmark: Benchmark) -> list[Question]:

@@ -44,12 +44,15 @@ class Health(Record, frozen=True, kw_only=True):
 
 
 class ProtocolScores(Record, frozen=True, kw_only=True):
-    """One checkpoint under one KNN protocol."""
+    """One checkpoint under one protocol."""
 
     accuracy: Percentages
     top5: Percentages
     per_class: Percentages
     k_effective: list[int]
+    """Neighbours that vote, for each bank of a KNN."""
+    ridges: list[float | None] = []
+    """Of a linear probe: the ridge that was chosen for each bank."""
 
 
 class TaskLevelScores(Record, frozen=True, kw_only=True):
@@ -59,13 +62,6 @@ class TaskLevelScores(Record, frozen=True, kw_only=True):
     per_task: Percentages
     confusion: list[list[int]]
     """Numbers of images, [true task][predicted task]."""
-
-
-class ProbeScores(Record, frozen=True, kw_only=True):
-    """The linear probe under one protocol."""
-
-    accuracy: Percentages
-    l2: list[float | None]
 
 
 class Budget(Record, frozen=True, kw_only=True):
@@ -108,7 +104,6 @@ class Scores(Record, frozen=True, kw_only=True):
     protocols: dict[str, ProtocolScores] = {}
     task_level: TaskLevelScores = NO_TASK_LEVEL
     environments: dict[str, float | None] | None = None
-    probe: dict[str, ProbeScores] = {}
     key: str | None = None
     """Of what `osiris evaluate` has computed: the digest of weights, data and protocol."""
     budget: Budget | None = None

@@ -1,4 +1,4 @@
-"""Statistics over seeds and over test images.
+"""Statistics over seeds, and of shares of images.
 
 Deviations are sample deviations (ddof 1). The paper's p = 0.185 needs the population deviation (ddof 0).
 """
@@ -8,17 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.special import bdtr, stdtr
 
 from osiris.evaluation.config import Mark
-from osiris.randomness import generator
-
-BOOTSTRAP_ENTRIES = 1 << 22
-"""Random indices in memory at a time (32 MiB)."""
 
 
 def mean(values: Sequence[float | None] | np.ndarray) -> float | None:
@@ -93,6 +87,10 @@ class TTest:
     seeds: int
     """The number of seeds in the smaller sample."""
     paired: bool
+    error: float = 0.0
+    """The standard error of the difference."""
+    degrees: int = 0
+    """Of freedom; 0 for a test that is no t-test."""
 
 
 def t_test(one: Sample, other: Sample, margin: float = 0.0) -> TTest | None:
@@ -118,8 +116,8 @@ def t_test_against(sample: Sample, value: float, paired: bool = False) -> TTest 
 
 def _t_test(difference: float, error: float, degrees: int, seeds: int, paired: bool) -> TTest:
     if error == 0:
-        return TTest(difference, float(difference == 0), seeds, paired)
-    return TTest(difference, 2 * float(stdtr(degrees, -abs(difference / error))), seeds, paired)
+        return TTest(difference, float(difference == 0), seeds, paired, error, degrees)
+    return TTest(difference, 2 * float(stdtr(degrees, -abs(difference / error))), seeds, paired, error, degrees)
 
 
 def mcnemar(before: np.ndarray, after: np.ndarray) -> float:
@@ -132,45 +130,6 @@ def mcnemar(before: np.ndarray, after: np.ndarray) -> float:
 def format_p(p: float) -> str:
     """`p < 0.001`, `p = 0.042`."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
-class Interval(NamedTuple):
-    """A difference in percentage points and its bootstrap interval."""
-
-    difference: float
-    low: float
-    high: float
-
-
-def paired_bootstrap(
-    first: np.ndarray,
-    second: np.ndarray,
-    task: np.ndarray,
-    seed: int = 0,
-    resamples: int = 2000,
-    confidence: float = 0.95,
-) -> Interval:
-    """Percentile interval of the difference in A between two methods, over test images.
-
-    `first` and `second` are bool [seeds, test images]: whether a run of the method was right. They may have different
-    numbers of seeds; each method's hits are averaged over its own. Images are drawn with replacement within each task,
-    the same draw for both methods (paired), and every task has the same weight, as in A.
-    """
-    assert first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1] == len(task)
-    gain = 100 * (first.mean(axis=0, dtype=np.float64) - second.mean(axis=0, dtype=np.float64))
-    tasks = np.unique(task)
-    centre, resampled = 0.0, np.zeros(resamples)
-    for number in tasks:
-        part = gain[task == number]
-        source = generator(seed, "bootstrap", int(number))
-        height = max(1, BOOTSTRAP_ENTRIES // len(part))
-        for start in range(0, resamples, height):
-            size = (min(height, resamples - start), len(part))
-            indices = torch.randint(len(part), size, generator=source).numpy()
-            resampled[start : start + height] += part[indices].mean(axis=1)
-        centre += float(part.mean())
-    low, high = np.quantile(resampled / len(tasks), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(centre / len(tasks), float(low), float(high))
 
 
 def mark(values: Sequence[float | None], higher_is_better: bool = True) -> list[Mark | None]:

@@ -72,6 +72,12 @@ class Fitted:
     projection: Tensor
     count: int
 
+    @staticmethod
+    def own(sizes: Sequence[int], dimension: int, count: int) -> Fitted:
+        """What the network itself returns (and zeros)."""
+        map = Readout(sizes, dimension)
+        return Fitted(map.centre, map.projection, count)
+
 
 def with_drawings(images: Moments, drawings: Moments) -> Moments:
     """The sums of the images, and those of the drawings scaled to `DRAWINGS`."""
@@ -99,11 +105,15 @@ def fit(
     spectrum = Spectrum.of(covariance)
     variances, directions = spectrum.variances, spectrum.directions
     inverse = 1 / (variances + spectrum.ridge(ridge))
-    metric = (directions * ((1 - share) * inverse / (variances * inverse).sum())) @ directions.T
+    weights = (1 - share) * inverse / (variances * inverse).sum()
     own = covariance.diagonal()[-sizes[-1] :].sum()
     if share and own > 0:
+        metric = (directions * weights) @ directions.T
         metric.diagonal()[-sizes[-1] :] += share / own
-    projection = scale[:, None] * _root(metric, spectrum, dimension)
+        root = _root(metric, spectrum, dimension)
+    else:
+        root = _whitening(weights, directions, dimension)
+    projection = scale[:, None] * root
     return Fitted(both.mean.float(), projection.float(), images.count)
 
 
@@ -128,6 +138,13 @@ def layer_scales(moments: Moments, sizes: Sequence[int]) -> Tensor:
     squares = [layer.sum() for layer in moments.second.split(list(sizes))]
     scales = [square.rsqrt() if square > 0 else square for square in squares]
     return torch.cat([scale.expand(size) for scale, size in zip(scales, sizes)])
+
+
+def _whitening(weights: Tensor, directions: Tensor, dimension: int) -> Tensor:
+    """`_root` of the metric that has these weights along the directions of the images."""
+    if dimension >= len(weights):
+        return (directions * weights.sqrt()) @ directions.T
+    return directions[:, -dimension:] * weights[-dimension:].sqrt()
 
 
 def _root(metric: Tensor, spectrum: Spectrum, dimension: int) -> Tensor:

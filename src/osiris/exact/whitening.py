@@ -34,12 +34,18 @@ class Spectrum:
         return part * float(self.variances[-1]) or 1.0  # rows that are all the same vary in no direction
 
 
+def narrowed(*rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows [n, D]; on fewer random directions, if their square matrix would be too large."""
+    width = rows[0].shape[1]
+    if width <= LARGEST:
+        return rows
+    directions = torch.randn(width, RANDOM, generator=generator(0, "whitening")) / RANDOM**0.5
+    return tuple(part @ directions.to(part) for part in rows)
+
+
 def whitened(bank: Tensor, *others: Tensor, ridge: float = RIDGE) -> tuple[Tensor, ...]:
     """Rows [n, D] of a bank, and others, whitened by the moments of the bank: float32 on its device."""
-    rows = (bank, *others)
-    if bank.shape[1] > LARGEST:
-        directions = torch.randn(bank.shape[1], RANDOM, generator=generator(0, "whitening")) / RANDOM**0.5
-        rows = tuple(part @ directions.to(part) for part in rows)
+    rows = narrowed(bank, *others)
     moments = Moments.of(rows[0])
     spectrum = Spectrum.of(moments.covariance)
     scaled = spectrum.directions * (spectrum.variances + spectrum.ridge(ridge)).rsqrt()

@@ -20,8 +20,9 @@ from osiris.data.tinyworld import CLASS_NAMES, render
 from osiris.errors import UserError
 from osiris.exact.manifold import PatchCodes
 from osiris.exact.moments import Moments
-from osiris.exact.readout import fit
+from osiris.exact.readout import Fitted, fit, layer_scales, own_share, with_drawings
 from osiris.exact.spectrum import CodeSums, episode_sums, solve
+from osiris.models.config import Readout as ReadoutKind
 from osiris.models.external import Architecture, architecture_of
 from osiris.models.joined import LAYERS, JoinedEncoder
 from osiris.models.manifold import MANIFOLD, JoinedManifold, Manifold
@@ -102,13 +103,14 @@ class SummedReadout:
         self,
         encoder: JoinedEncoder,
         name: str | None,
-        share: float | None,
+        readout: ReadoutKind,
         mean: Sequence[float],
         std: Sequence[float],
         side: int,
     ) -> None:
-        """`name`: of a network that osiris does not define; `share`: see `fit`; `mean`, `std`, `side`: of images."""
-        self.encoder, self.name, self.share = encoder, name, share
+        """`name`: of a network that osiris does not define; `mean`, `std`, `side`: of images."""
+        self.encoder, self.name = encoder, name
+        self.readout: ReadoutKind = readout
         self.mean, self.std, self.side = mean, std, side
         self.drawings = Moments.zero(self.dimension)
 
@@ -125,6 +127,11 @@ class SummedReadout:
     @property
     def dimension(self) -> int:
         return sum(self.encoder.layers.sizes)
+
+    @property
+    def size(self) -> int:
+        """Numbers that the readout gives."""
+        return self.encoder.readout.projection.shape[1]
 
     def begin(self, images: Tensor) -> None:
         """The drawings are the same for all images, so that the states of two machines can be joined."""
@@ -153,8 +160,18 @@ class SummedReadout:
         return rows
 
     def set(self, total: Moments) -> None:
-        size = self.encoder.readout.projection.shape[1]
-        self.encoder.readout.set(fit(total, self.drawings, self.encoder.layers.sizes, size, self.share))
+        self.encoder.readout.set(self.map(total, self.readout))
+
+    def map(self, total: Moments, readout: ReadoutKind) -> Fitted:
+        sizes = self.encoder.layers.sizes
+        if readout == "start":
+            return Fitted.own(sizes, self.size, total.count)
+        return fit(total, self.drawings, sizes, self.size, 0.0 if readout == "whitened" else None)
+
+    def share(self, total: Moments) -> float:
+        """Of the start in the readout `joined`."""
+        scale = layer_scales(with_drawings(total, self.drawings), self.encoder.layers.sizes)
+        return own_share(total, self.drawings, scale)
 
     def constants(self) -> dict[str, Tensor]:
         return self.drawings.tensors()

@@ -217,5 +217,5 @@ def _refuse_mixture(index: Index, version: Version) -> None:
             f"{sum(found.values()):,} vectors of the index are of the encoder after episode "
             f"{', '.join(map(str, sorted(found)))}, which cannot be compared with those after episode "
             f"{version.episode}. `osiris index STATE FOLDER...` embeds a sample of their files again and maps the "
-            "others; if their folder is gone, `osiris observe STATE --forget FOLDER` removes them."
+            "others; if their folder is gone, `osiris forget STATE FOLDER` removes them."
         )

@@ -12,7 +12,7 @@ from osiris.index.records import MapRecord, Version
 from osiris.index.store import Index
 
 MOST_NAMED = 3
-WAY_OUT = "`osiris observe STATE --forget FOLDER` removes what the index has of them"
+WAY_OUT = "`osiris forget STATE FOLDER` removes what the index has of them"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from osiris.index.content import FileStatus, Recognised, file_status, twins_amon
 from osiris.index.maps import FEWEST, SAMPLE, add_map, keep_needed_maps
 from osiris.index.newest import as_compared
 from osiris.index.parts import Part
+from osiris.index.places import forget_places
 from osiris.index.records import MapRecord, Version
 from osiris.index.store import Index, absolute, below, is_text
 from osiris.randomness import generator
@@ -335,4 +336,5 @@ def forget(index: Index, version: Version, places: Sequence[Path]) -> int:
         found = index.forget([absolute(place) for place in places])
         keep_needed_maps(index, version)
         index.commit()
+        forget_places(index.folder, {one.tobytes() for part in index.parts for one in part.rows.facts["digest"]})
     return found

@@ -21,6 +21,7 @@ from osiris.index.store import Index, absolute
 from osiris.index.update import Updated, update
 from osiris.learner.duplicates import Duplicates, find_duplicates
 from osiris.learner.indexed import Indexed
+from osiris.learner.overview import Overview, overview
 
 Places = str | Path | Sequence[str | Path]
 """Folders of images."""
@@ -78,7 +79,7 @@ class Collection(Indexed):
             if not place.expanduser().is_dir():
                 raise UserError(
                     f"{place} is not a folder of images; what the index has of it stays as it is. If it is gone for "
-                    f"good: osiris observe {shlex.quote(str(self.folder))} --forget {shlex.quote(str(place))}."
+                    f"good: osiris forget {shlex.quote(str(self.folder))} {shlex.quote(str(place))}."
                 )
         newest, index = self._newest(), Index(self._files.index)
         self._remember_folders(places)
@@ -123,6 +124,12 @@ class Collection(Indexed):
         """Groups of images in the index, or in what it has below `folders`: the same bytes, the same picture, and
         pictures that look alike. Only copies of the first two kinds could go."""
         return find_duplicates(self._open_index(_paths(folders)))
+
+    def overview(self, folders: Places = (), anew: bool = False) -> Overview:
+        """Of all images of the index, or those below `folders`: a map, neighbours, groups, and what was new when.
+        Images that are new since the last call are added to its map, unless `anew`."""
+        places = [absolute(one) for one in _paths(folders)]
+        return overview(self._open_index([]), places, self.run.metrics.task_names, anew)
 
     def novel(self, folder: str | Path) -> tuple[list[NovelImage], list[str]]:
         """(the images below a folder, the least similar to any image of the index first; notices). An image that is in

@@ -102,7 +102,7 @@ def next_benchmark(known: Progress | None, images: Any, name: str | None, data: 
         if done + 1 < len(past) or content["order"] != unfinished["order"]:
             raise UserError(
                 f"task {done + 1} ({unfinished['name']}) is not finished: give its images again, unchanged, to finish "
-                "it first, or leave it with osiris observe STATE --discard (a run of osiris train: use osiris train "
+                "it first, or leave it with osiris undo STATE (a run of osiris train: use osiris train "
                 "--resume)."
             )
         episode = replace(episode, contents=(unfinished,))

@@ -38,8 +38,8 @@ from osiris.index.status import IndexStatus
 from osiris.invocation import recorded
 from osiris.learner.collection import Collection
 from osiris.learner.episodes import Learned, check_folder, episode_size, next_benchmark
-from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, measure, open_reference, verdict
-from osiris.learner.sums import by_sums, forget_images
+from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, Readouts, measure, open_reference, verdict
+from osiris.learner.sums import by_sums, forget_images, readouts_of, summed_of
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
 from osiris.presets import configure, describe
@@ -52,6 +52,7 @@ from osiris.runs.views import current_metrics, observations_of
 from osiris.training.estimate import estimate_embedding, estimate_seconds
 from osiris.training.run import Opening, Training, opened
 from osiris.training.schedule import Episode
+from osiris.training.summing import SummingEngine
 
 
 class Status(TypedDict):
@@ -168,7 +169,7 @@ class Learner(Collection):
             self._refuse_other_settings(config)
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
-        again, back = "Give the same command again.", f"osiris observe {shlex.quote(str(self.folder))}"
+        again, back = "Give the same command again.", f"osiris undo {shlex.quote(str(self.folder))}"
         opening = Opening(config, self.folder, quiet, new_source, again, back)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
@@ -192,7 +193,10 @@ class Learner(Collection):
                 run.advance(episode, guard)
             run.finish()
             with run.interrupt.at_once():
-                processes.on_first(measure, directory, images_at_hand(run), run.known, opened_images, run.device)
+                readouts = processes.on_first(other_readouts, run) if opened_images and opened_images[0] else None
+                at_hand = images_at_hand(run)
+                frozen = run.method.sums is not None
+                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, frozen, readouts)
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
@@ -236,15 +240,8 @@ class Learner(Collection):
         if changed := differences(there, here):
             raise UserError(f"{self.folder} has other settings: {changed}. Leave out what differs, or {way_on}.")
 
-    def discard(self) -> str:
-        """Go back to the state before an episode that was interrupted; returns the name of that episode."""
-        return self._go_back(finished=False)
-
     def undo(self) -> str:
-        """Go back to the state before the last episode, once; returns its name."""
-        return self._go_back(finished=True)
-
-    def _go_back(self, finished: bool) -> str:
+        """Go back to the state before the last episode, finished or interrupted, once; returns its name."""
         with self._files as directory:
             self._refuse_lost_checkpoint()
             began, progress = directory.config.exists() and not self.config.data.benchmark, self._progress
@@ -253,11 +250,15 @@ class Learner(Collection):
                 return "the first episode"
             if progress is None:
                 raise self._nothing()
-            return go_back(directory, progress, finished)
+            return go_back(directory, progress)
 
     def verdict(self) -> str:
         """What is known about the last episode: whether the encoder got better, and from what to what."""
         return verdict(observations_of(self._files, self._progress))
+
+    def last_verdict(self) -> str:
+        """The verdict with the name of its episode, for a terminal."""
+        return f"after {self.metrics.task_names[-1]}: {self.verdict()}"
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict and what each episode did."""
@@ -275,7 +276,12 @@ class Learner(Collection):
             state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
             folder, images = None if reference is None else Path(reference), state.memory.images
             opened_images = open_reference(directory, state.progress, folder, images.shape[-1], new_reference)
-            return measure(directory, images, state.progress, opened_images, device)
+            readouts, frozen = None, by_sums(directory)
+            if opened_images[0] is not None and state.progress.finished and frozen:
+                last = episode_folder(directory, state.progress, state.progress.finished - 1)
+                summed = summed_of(directory, last.weights, state.engine["constants"])
+                readouts = readouts_of(summed, summed.from_tensors(state.engine["sums"]["total"]))
+            return measure(directory, images, state.progress, opened_images, device, frozen, readouts)
 
     @property
     def run(self) -> Run:
@@ -417,6 +423,11 @@ def images_at_hand(run: Training) -> torch.Tensor:
     return last.take(fixed_subset(len(last), MOST_IMAGES))
 
 
+def other_readouts(run: Training) -> Readouts | None:
+    """Of the sums of all episodes, to be compared on labelled images."""
+    return readouts_of(run.engine.summed, run.engine.total) if isinstance(run.engine, SummingEngine) else None
+
+
 def refuse_what_cannot_grow(run: Training) -> None:
     if run.method.learns != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
@@ -451,8 +462,8 @@ def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> No
 
 
 def forget_weights(directory: RunDirectory, progress: Progress, keep: int) -> None:
-    """Remove the weights of all but the latest episodes, and the arrays that were evaluated with them. What --undo goes
-    back to stays, and so do numbers, observations and moments."""
+    """Remove the weights of all but the latest episodes, and the arrays that were evaluated with them. What
+    `osiris undo` goes back to stays, and so do numbers, observations and moments."""
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     back = None if progress.back is None else folders[progress.back.position.episode]
     for folder in [one for one in folders if one.weights.exists()][: -max(1, keep)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from osiris.evaluation.fingerprint import json_digest
 from osiris.evaluation.health import fixed_subset
 from osiris.evaluation.reference import Reference, against, movement, read_reference, score_reference
 from osiris.evaluation.scores import ReferenceScores, write_record
+from osiris.exact.readout import Readout
 from osiris.files import cache_directory, read_json, write_json
+from osiris.models.joined import JoinedEncoder
 from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory
 from osiris.runs.progress import Progress, episode_folder, write_progress
@@ -40,18 +43,21 @@ def measure(
     progress: Progress,
     labelled: tuple[Reference | None, str | None],
     device: torch.device,
+    frozen: bool = False,
+    readouts: Readouts | None = None,
 ) -> Observations:
     """Add what is missing, for every finished episode whose weights are still there.
 
     `memory`: images whose features are compared, uint8 [N, 3, H, W]; fewer than two if none are known. `labelled`: see
-    `open_reference`. A kill loses nothing: the next call adds it.
+    `open_reference`. `frozen`: all encoders are readouts of one network. `readouts`: the one in use, and others, after
+    the last episode. A kill loses nothing: the next call adds it.
     """
     observations = observations_of(directory, progress)
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     weights = {task: folder.weights for task, folder in enumerate(folders) if folder.weights.exists()}
     images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy() if len(memory) > 1 else None
     reference, place = labelled
-    memo: dict[int, Tensor] = {}
+    memo: dict[int, Tensor] | None = {} if frozen else None
     by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
     if progress.start:
         embedder = Embedder(directory.start.weights, device)
@@ -81,12 +87,34 @@ def measure(
             known = replace(
                 known, reference=score_reference(reference, partial(embedder.embed_batch, memo=memo), earlier)
             )
+            if readouts is not None and task == progress.finished - 1:
+                known = replace(known, readout=readouts.used, others=score(reference, readouts, embedder, memo))
         write_record(folders[task].observation, known)
         by_task[task], before = known, None if after is None else (task, after)
     if place != progress.reference:
         progress = replace(progress, reference=place)
         write_progress(directory, progress)
     return write_observations(directory, progress)
+
+
+@dataclass(frozen=True)
+class Readouts:
+    """What can be made of the sums of a state: by the values of --readout."""
+
+    used: str
+    others: dict[str, Readout]
+
+
+def score(
+    reference: Reference, readouts: Readouts, embedder: Embedder, memo: dict[int, Tensor] | None
+) -> dict[str, ReferenceScores]:
+    """Of the other readouts of the same layers."""
+    assert isinstance(embedder.encoder, JoinedEncoder)
+    scores = {}
+    for name, readout in readouts.others.items():
+        other = embedder.of(embedder.encoder.read_by(readout.to(embedder.device)))
+        scores[name] = score_reference(reference, partial(other.embed_batch, memo=memo))
+    return scores
 
 
 def _lacks(known: Observation, reference: Reference | None) -> bool:
@@ -145,6 +173,8 @@ class Guard:
     def __init__(self, run: Training, labelled: tuple[Reference | None, str | None] | None) -> None:
         """`labelled`: see `open_reference`; only the first process has it."""
         self.run = run
+        if run.readout is not None:
+            raise UserError("--only-if-better judges what the network itself returns: leave out --readout.")
         reference = processes.broadcast(None if labelled is None else labelled[0])
         if reference is None:
             raise UserError(NEEDS_REFERENCE)
@@ -203,4 +233,28 @@ def verdict(observations: Observations) -> str:
     same = [name for name, one in judged.items() if not one.significant]
     if same:
         said.append(f"No significant change from {' or '.join(same)}.")
-    return " ".join(said)
+    return " ".join([*said, *_advice(last, observations.start)])
+
+
+def _advice(last: Observation, start: ReferenceScores | None) -> list[str]:
+    """Whether another readout of the same sums is significantly better, and how to have it."""
+    if last.readout is None or last.reference is None:
+        return []
+    others = {"start": start} | last.others
+    better = {
+        name: (scores, change)
+        for name, scores in others.items()
+        if scores is not None
+        and name != last.readout
+        and (change := against(last.reference, scores)) is not None
+        and change.significant
+        and change.difference > 0
+    }
+    if not better:
+        return []
+    name = max(better, key=lambda name: better[name][0].accuracy)
+    scores, change = better[name]
+    return [
+        f"--readout {name} would be better: {scores.accuracy:.1f} ({change}). Give it to the next osiris observe; the "
+        "sums stay as they are."
+    ]

@@ -14,9 +14,12 @@ from torch import Tensor
 from osiris.console import notice
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import load_checkpoint
+from osiris.exact.readout import Readout
 from osiris.files import load_tensors, save_tensors
 from osiris.framework.composition import resolve
 from osiris.framework.summed import Summed, SummedManifold, SummedReadout, image_digests
+from osiris.learner.observations import Readouts
+from osiris.models.config import Readout as ReadoutKind
 from osiris.models.joined import JoinedEncoder
 from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory, differences, folder_name, read_config, settings
@@ -41,10 +44,26 @@ def summed_of(directory: RunDirectory, weights: Path, constants: Mapping[str, Te
     if isinstance(module, JoinedManifold):
         return SummedManifold(module.eval(), std)
     assert isinstance(module, JoinedEncoder)
-    share = 0.0 if config.encoder.readout == "whitened" else None
-    summed = SummedReadout(module.eval(), config.encoder.encoder, share, mean, std, size)
+    settings = config.encoder
+    summed = SummedReadout(module.eval(), settings.encoder, settings.readout or "joined", mean, std, size)
     summed.restore(constants)
     return summed
+
+
+def readouts_of(summed: Any, total: Any) -> Readouts | None:
+    """What can be made of the sums of a state; None for other methods than `readout`. The start is not among them: it
+    is measured by itself."""
+    if not isinstance(summed, SummedReadout):
+        return None
+    alike = summed.share(total) == 0
+    kinds: tuple[ReadoutKind, ...] = ("joined",) if alike else ("joined", "whitened")
+    used = "joined" if alike and summed.readout == "whitened" else summed.readout
+    others: dict[str, Readout] = {}
+    for kind in kinds:
+        if kind != used:
+            others[kind] = Readout(summed.encoder.layers.sizes, summed.size)
+            others[kind].set(summed.map(total, kind))
+    return Readouts(used, others)
 
 
 def forget_images(directory: RunDirectory, images: Sequence[Tensor]) -> int:
@@ -105,7 +124,7 @@ def _rows(digests: Tensor) -> list[bytes]:
 
 def _last_weights(directory: RunDirectory, progress: Progress) -> Path:
     if not progress.finished:
-        raise UserError(f"{directory.path} has not finished an episode yet; --discard goes back to its beginning.")
+        raise UserError(f"{directory.path} has not finished an episode yet; osiris undo goes back to its beginning.")
     return episode_folder(directory, progress, progress.finished - 1).weights
 
 
@@ -161,7 +180,7 @@ def _whole_state(directory: RunDirectory) -> State:
     if state is None or not state.progress.finished:
         raise UserError(f"{directory.path} has not finished an episode yet.")
     if state.progress.coming:
-        raise UserError(f"{directory.path} has an unfinished episode: finish it, or take it back with --discard.")
+        raise UserError(f"{directory.path} has an unfinished episode: finish it, or take it back with osiris undo.")
     return state
 
 
@@ -181,7 +200,7 @@ def _refuse_unlike(first: Path, second: Path, states: list[State]) -> None:
     if both:
         raise UserError(
             f"{len(both)} images were learned by both {first} and {second}: they would count twice. Take them out of "
-            "one of them with osiris observe STATE --forget FILE."
+            "one of them with osiris forget STATE FILE."
         )
 
 

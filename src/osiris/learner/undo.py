@@ -30,17 +30,13 @@ def nothing_left_if_refused(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
-def go_back(directory: RunDirectory, progress: Progress, finished: bool) -> str:
-    """Take back the last finished episode, or an unfinished one; returns its name."""
+def go_back(directory: RunDirectory, progress: Progress) -> str:
+    """Take back the last episode, finished or not; returns its name."""
     if progress.taken_back and _left_behind(directory, progress):  # a kill came between
         write_progress(directory, progress)
         write_views(directory, progress)
         return f"the episode after {progress.contents[progress.finished - 1]['name']}"
-    if not finished and not progress.coming:
-        raise UserError(f"{directory.path} has no unfinished episode; --undo takes back a finished one.")
-    if finished and progress.unfinished is not None:
-        raise UserError(f"{progress.unfinished['name']} is not finished; --discard takes it back.")
-    task = progress.finished - finished
+    task = progress.finished - (not progress.coming)
     name, back = progress.contents[task]["name"], progress.back
     by_observe = not read_config(directory.path).data.benchmark
     if back is None and task == 0 and not progress.taken_back and by_observe:

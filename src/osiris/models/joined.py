@@ -32,6 +32,12 @@ class JoinedEncoder(nn.Module):
         layers = self.layers
         return {"names": [*layers.names], "sizes": [*layers.sizes], "dimension": self.readout.projection.shape[1]}
 
+    def read_by(self, readout: Readout) -> JoinedEncoder:
+        """The same layers with another readout."""
+        other = JoinedEncoder(self.layers, 1)
+        other.readout = readout
+        return other
+
     def forward(self, images: Tensor) -> Tensor:
         return self.readout(self.layers(images))
 

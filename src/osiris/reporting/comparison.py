@@ -11,10 +11,11 @@ import numpy as np
 
 from osiris.console import notice
 from osiris.errors import UserError, unknown
-from osiris.evaluation.config import COMPATIBILITY, METRICS
+from osiris.evaluation.config import COMPATIBILITY, METRICS, PROBE, instrument
+from osiris.evaluation.differences import Difference, Hits, Varying, difference
 from osiris.evaluation.fingerprint import require_same
 from osiris.evaluation.scores import Compatibility
-from osiris.evaluation.statistics import Sample, format_p, mark, paired_bootstrap, samples_of, t_test
+from osiris.evaluation.statistics import Sample, mark, samples_of
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
 from osiris.paper.table1 import group_of
@@ -25,6 +26,11 @@ from osiris.runs.run import Run
 
 VIEWS = "views (k)"
 """Thousands of views that a stream has sent backward through encoders."""
+NOTHING_TO_SAY = {
+    "seeds": "--varying seeds needs two seeds of each method.",
+    "images": "--varying images needs the predictions of the runs, in episodes/, on the same test images.",
+    "both": "--varying both needs two seeds of each method, and their predictions (episodes/) on the same test images.",
+}
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
 
@@ -40,8 +46,8 @@ class Row:
     ranked: bool = True
     """Whether it competes for the best and second best of a column."""
     runs: tuple[Run, ...] = ()
-    against: tuple[str, str] = ("", "")
-    """Compared with another row: p of the t-test on A, and the difference in A with its interval."""
+    against: Difference | None = None
+    """The difference in A from another row."""
 
 
 def number_table(
@@ -66,9 +72,10 @@ def number_table(
             Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
             for sample, of_column in zip(samples, marks)
         ]
-        cells.append((row.name, row.seeds, *numbers, *row.against))
+        compared = ("", "") if row.against is None else (row.against.interval, row.against.short_p)
+        cells.append((row.name, row.seeds, *numbers, *compared))
     rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
-    names = ("method", "seeds", *columns, "p", f"A - {against}")
+    names = ("method", "seeds", *columns, f"A - {against}", "p")
     used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
     body = [tuple(row[at] for at in used) for row in cells]
     return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
@@ -102,9 +109,10 @@ def comparison_table(
     with_paper: bool = False,
     with_baselines: bool = True,
     against: str | None = None,
+    varying: Varying | None = None,
 ) -> Table:
     """One row per method (or run): mean ± sample deviation over seeds, marks, and A compared with that of the row
-    `against`, by default the best.
+    `against`, by default the best. `varying`: what the comparison is about, see `osiris.evaluation.differences`.
 
     Runs of one method with different settings are separate rows. Above them the features that were not learned, as far
     as they were measured; with `with_paper`, the published numbers below ours.
@@ -117,7 +125,9 @@ def comparison_table(
         other = max(ranked, key=lambda row: row.samples["A"].mean, default=None)
     else:
         other = _row_called(against, rows)
-    rows = [replace(row, against=_against(row, other, protocol)) for row in rows]
+    rows = [replace(row, against=_difference(row, other, protocol, varying)) for row in rows]
+    if varying is not None and len(rows) > 1 and not any(row.against for row in rows):
+        raise UserError(NOTHING_TO_SAY[varying])
     benchmark = runs[0].metrics.benchmark
     paper = published.published_rows(benchmark, protocol) if with_paper else {}
     if with_paper and not paper:
@@ -138,7 +148,7 @@ def comparison_table(
     notes = [OVER_SEEDS, *_test_notes(rows, other, is_best=against is None)]
     if by == "method" and len({frozenset(run.seed for run in row.runs) for row in rows if row.runs}) > 1:
         notes.append("methods have different seeds, and seeds differ among themselves: compare differences, not means")
-    notes += [f"{', '.join(baselines)}: KNN on features that were not learned here"] if baselines else []
+    notes += [f"{', '.join(baselines)}: features that were not learned here"] if baselines else []
     gained = any("G" in row.samples for row in rows)
     notes += ["G: A minus A of the start, the pretrained encoder of each run"] * gained
     notes += dict.fromkeys(f"{run.label}: {run.full_label}" for run in runs if run.label != run.full_label)
@@ -152,9 +162,10 @@ def comparison_table(
     metrics = (*usual, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
-    knn = f"k = {about.k}, tau = {about.temperature}, bank of {about.bank_images:,} images"
+    knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
+    bank = f"{knn}bank of {about.bank_images:,} images"
     order = "" if about.stream is None else f" ({about.stream})"
-    title = f"{about.benchmark}{order}, {protocol} KNN ({knn}, fingerprint {about.hash})"
+    title = f"{about.benchmark}{order}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
 
@@ -246,20 +257,17 @@ def _paper_rows(samples: Mapping[str, Sample] | None) -> list[Row]:
 
 
 def _test_notes(rows: Sequence[Row], other: Row | None, is_best: bool) -> list[str]:
-    """What the last two columns are, if they are there."""
-    columns = []
-    if any(row.against[0] for row in rows):
-        columns.append("p of a t-test over seeds (paired where methods share at least two seeds)")
-    if any(row.against[1] for row in rows):
-        columns.append("the difference in A on shared seeds with its 95% paired bootstrap interval over test images")
-    if other is None or not columns:
+    """What the last two columns say, and of which rows they say something else."""
+    found = [(row, row.against) for row in rows if row.against is not None]
+    if other is None or not found:
         return []
-    theirs = {run.seed for run in other.runs}
-    apart = [row.name for row in rows if row.against[0] and not theirs & {run.seed for run in row.runs}]
-    notes = [f"compared with {other.name}{', the best A' * is_best}: {', and '.join(columns)}"]
-    if apart:
-        text = "no seed in common, so the t-test is that of independent samples, and there is no paired interval"
-        notes.append(f"{', '.join(apart)} and {other.name}: {text}")
+    kinds = list(dict.fromkeys(one.words for _, one in found))
+    usual = max(kinds, key=lambda kind: sum(one.words == kind for _, one in found))
+    compared = f"compared with {other.name}{', the best A' * is_best}"
+    head = f"{compared}: the difference in A, its 95% interval, and p. What varies: "
+    notes = [head + usual]
+    for kind in (kind for kind in kinds if kind != usual):
+        notes.append(f"{', '.join(row.name for row, one in found if one.words == kind)}: {kind}")
     return notes
 
 
@@ -281,28 +289,23 @@ def config_differences(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _against(row: Row, other: Row | None, protocol: str) -> tuple[str, str]:
-    """(p of the t-test on A, difference in A with its bootstrap interval); empty for the other row itself."""
-    if other is None or row is other:
-        return "", ""
-    test = t_test(row.samples["A"], other.samples["A"]) if "A" in row.samples else None
-    p = "" if test is None else format_p(test.p).removeprefix("p ").removeprefix("= ")
-    shared = {run.seed for run in row.runs} & {run.seed for run in other.runs}
-    ours, theirs = (
-        _hits([run for run in side.runs if run.seed in shared or not shared], protocol) for side in (row, other)
-    )
-    if not shared or ours is None or theirs is None or ours[0].shape[1] != theirs[0].shape[1]:
-        return p, ""
-    interval = paired_bootstrap(ours[0], theirs[0], ours[1])
-    return p, f"{interval.difference:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
+def _difference(row: Row, other: Row | None, protocol: str, varying: Varying | None) -> Difference | None:
+    """In A; None for the other row itself, and where the runs do not say."""
+    if other is None or row is other or "A" not in row.samples:
+        return None
+    # A predictions file is large: over seeds it is not needed.
+    found = difference(row.samples["A"], other.samples["A"], varying)
+    if found is not None or varying == "seeds":
+        return found
+    hits = _hits(row.runs, protocol), _hits(other.runs, protocol)
+    return difference(row.samples["A"], other.samples["A"], varying, hits)
 
 
-def _hits(runs: Sequence[Run], protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """(bool [seeds, test images]: whether the run was right, int [test images]: their tasks), or None."""
+def _hits(runs: Sequence[Run], protocol: str) -> Hits | None:
     known = [pair for run in runs if (pair := run.hits(protocol)) is not None]
     if len(known) < len(runs):
         return None
-    return np.stack([right for right, _ in known]), known[0][1]
+    return Hits(tuple(run.seed for run in runs), np.stack([right for right, _ in known]), known[0][1])
 
 
 def main_table(study: Study, protocol: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from osiris.config import from_dict
+from osiris.evaluation.config import instrument
 from osiris.evaluation.statistics import deviation, mean
 from osiris.framework import cost
 from osiris.framework.cost import Storage, measure_storage
@@ -64,7 +65,7 @@ def run_cost_table(study: Study, sizes: dict[str, Storage], protocol: str) -> Ta
         f"Cost on {study.benchmark}",
         (*names, "extra MB, paper", "extra MB, stored", Column("A", "higher")),
         rows,
-        f"A: {protocol} KNN; images/s: median over logged steps, on the machine named below",
+        f"A: {instrument(protocol)}; images/s: median over logged steps, on the machine named below",
         "views through a trained or frozen encoder for each training image from the second task on; work relative to "
         "ft, a backward pass counted as two forward passes",
         "extra: stored beyond f and g; as the paper counts, 64 bits for each parameter and each pixel channel in the "

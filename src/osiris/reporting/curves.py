@@ -34,7 +34,11 @@ class Course:
     def of(run: Run, protocol: str) -> Course:
         metrics = run.metrics
         points = ends(run)
-        points += [(run.place(one.task, one.step), one) for one in metrics.curve or () if run.steps]
+        points += [
+            (run.place(one.task, one.step), one)
+            for one in metrics.curve or ()
+            if run.steps and protocol in one.protocols
+        ]
         points.sort(key=lambda point: point[0])
         accuracy = [scores.protocols[protocol].accuracy for _, scores in points]
         return Course(

@@ -29,10 +29,10 @@ from osiris.runs.untrusted import safe_name
 
 MAY_CHANGE = {
     *("save_every", "log_every", "tensorboard", "wandb", "skip_bad_steps", "track_overfitting"),
-    *("device", "micro_batch", "images_on_device", "data_dir"),
+    *("device", "micro_batch", "images_on_device", "data_dir", "readout"),
 }
 """Settings that may differ when a run is continued. `device` and `micro_batch` change how a step is computed, not what:
-the continued run agrees with an uninterrupted one up to rounding."""
+the continued run agrees with an uninterrupted one up to rounding. Every `readout` is made from the same sums."""
 
 
 START = "00-start"
@@ -205,7 +205,7 @@ class RunDirectory:
     def record(self, config: Config, composition: dict[str, Any], device: str, world: int) -> None:
         """Write config.json once, after all checks, and one entry per start to environment.json, because a run may
         move to another machine."""
-        if self._other or not self.config.exists():
+        if self._other or not self.config.exists() or read_config(self.path).encoder.readout != config.encoder.readout:
             write_json(self.config, {"config": to_dict(config), "composition": composition})
         try:
             starts = msgspec.convert(read_json(self.environment), list[dict]) if self.environment.exists() else []

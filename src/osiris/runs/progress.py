@@ -17,6 +17,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from osiris.data.benchmark import TaskContent
+from osiris.data.config import LARGEST_SIDE
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import Deviation, Mean
 from osiris.evaluation.scores import Record, read_record, write_record
@@ -118,7 +119,7 @@ class Progress(Record, frozen=True, kw_only=True):
     architecture: dict[str, Any] = field(default_factory=dict)
     """The description from which an encoder that osiris does not define is built."""
     memory_size: Count = 0
-    image_size: Count = 0
+    image_size: Annotated[int, Meta(ge=0, le=LARGEST_SIDE)] = 0
     reference: str | None = None
     """The folder of labelled images that was named last."""
 

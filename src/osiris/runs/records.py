@@ -149,7 +149,8 @@ class RunMetrics(Record, frozen=True, kw_only=True):
         if protocol not in self.protocols:
             available = ", ".join(self.protocols) or "none, because its images have no labels"
             run = f"the run of {self.method} with seed {self.seed}"
-            raise UserError(f"{run} has no numbers under the protocol {protocol!r}; it has {available}.")
+            more = f" `osiris evaluate RUN --protocols class-agnostic {protocol}` adds them." if self.protocols else ""
+            raise UserError(f"{run} has no numbers under the protocol {protocol!r}; it has {available}.{more}")
         return self.protocols[protocol]
 
 
@@ -166,6 +167,10 @@ class Observation(Record, frozen=True, kw_only=True):
     kept: bool = True
     """False: the reference got worse, so the encoder stayed what it was before the episode."""
     reference: ReferenceScores | None = None
+    readout: str | None = None
+    """How a method that learns a readout made its map (`--readout`)."""
+    others: dict[str, ReferenceScores] = msgspec.field(default_factory=dict)
+    """Scores of what --readout could be instead, by its value; measured after the last episode alone."""
 
 
 class Observations(Record, frozen=True, kw_only=True):

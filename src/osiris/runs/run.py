@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from osiris.files import Missing, flat, load_tensors, open_regular
 from osiris.framework.composition import method_from_dict
 from osiris.framework.methods import Method
 from osiris.framework.source import sources
+from osiris.runs.afterwards import with_others
 from osiris.runs.directory import EpisodeFolder, RunDirectory
 from osiris.runs.progress import Progress, consistent, episode_folder, read_progress
 from osiris.runs.records import (
@@ -53,6 +54,8 @@ class Run:
     """In a report: its position in the list of commands, from 1."""
     variant: str = ""
     """In a report: the settings in which it differs from other runs of its method, such as `epochs=48`."""
+    afterwards: Mapping[str, Path] = field(default_factory=dict)
+    """Protocol -> the folder of `osiris evaluate RUN` in which it was measured, if the run itself did not."""
 
     def _repr_html_(self) -> str:
         """In a notebook: the table and the curve."""
@@ -272,7 +275,8 @@ class Run:
 
     def hits(self, protocol: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(bool [test images]: whether the final model was right, int [test images]: their tasks), or None."""
-        arrays = self.arrays()
+        folder = self.afterwards.get(protocol)
+        arrays = self.arrays() if folder is None else Run(folder, self.metrics).arrays()
         predicted = arrays.get(f"prediction.{protocol}")
         return None if predicted is None else (predicted == arrays["label"], arrays["task"])
 
@@ -311,7 +315,9 @@ def open_run(path: Path) -> Run:
     """A run with its metrics, and progress.json that belongs to them."""
 
     def read(progress: Progress | None) -> Run:
-        run = Run(path, msgspec.convert(harmless(current_metrics(files, progress).plain()), RunMetrics))
+        own = msgspec.convert(harmless(current_metrics(files, progress).plain()), RunMetrics)
+        metrics, afterwards = with_others(own, files)
+        run = Run(path, metrics, afterwards=afterwards)
         run.__dict__["progress"] = progress  # read once: a frozen dataclass has no other way to know it before it asks
         return run
 

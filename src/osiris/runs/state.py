@@ -225,10 +225,10 @@ def _what_is_whole(directory: RunDirectory, progress: Progress) -> str:
             f"No state in {directory.episodes} can be read: put the file back from a copy, or start a new run or state "
             "elsewhere. The weights of the episodes are files of their own, and can be used."
         )
-    name, option = progress.contents[back.position.episode]["name"], "discard" if progress.coming else "undo"
+    name = progress.contents[back.position.episode]["name"]
     return (
-        f"The state at the end of {name} is whole, {directory.episodes / back.file}: osiris observe {directory.path} "
-        f"--{option} goes back to it."
+        f"The state at the end of {name} is whole, {directory.episodes / back.file}: osiris undo {directory.path} goes "
+        "back to it."
     )
 
 

@@ -77,9 +77,14 @@ def build_summed(
         encoder = join(network, config.encoder.readout_size, shape)
     else:
         encoder = joined(network, architecture[LAYERS])
-    share = 0.0 if config.encoder.readout == "whitened" else None
+    settings = config.encoder
     return SummedReadout(
-        encoder.to(device).eval(), config.encoder.encoder, share, benchmark.mean, benchmark.std, shape[-1]
+        encoder.to(device).eval(),
+        settings.encoder,
+        settings.readout or "joined",
+        benchmark.mean,
+        benchmark.std,
+        shape[-1],
     )
 
 
@@ -98,7 +103,8 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
 def initialise(encoder: nn.Module, path: Path) -> None:
     """--init: start the encoder from given weights."""
     wanted = encoder.state_dict()
-    given = encoder_weights(path)
+    network = "layers.network."  # of a file with a readout, which is left out
+    given = {name.removeprefix(network): value for name, value in encoder_weights(path).items()}
     missing = [name for name in wanted if name not in given]
     shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
     if missing or shapes:

@@ -112,7 +112,7 @@ def evaluate_saved(request: Request) -> Evaluated:
     benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
     identity = protocol_fingerprint(benchmark, request.protocol, description)
     protocol = request.protocol
-    computed = sorted(protocol.protocols), protocol.probe, protocol.keep_features
+    computed = sorted(protocol.measured), protocol.keep_features
     key = json_digest([identity.hash, benchmark.mean, benchmark.std, *computed])
     weights = {name: digest(one.module.state_dict()) for name, one in encoders.items()}
     out = request.out or default_out(request, key, weights)
@@ -291,12 +291,13 @@ def add_baseline(request: Request, name: str, scores: Scores) -> None:
     run = request.target
     assert run is not None
     own, path = read_config(run).evaluation, RunDirectory(run).baselines
-    measured = [(one.k, one.temperature, one.protocols) for one in (own, request.protocol)]
+    measured = [(one.k, one.temperature) for one in (own, request.protocol)]
     if not is_data_of(run, request.data) or measured[0] != measured[1]:
         notice(f"{run} has other data or another protocol: its reports will not show these numbers of {name}.")
         return
     before = read_record(path, Baselines).baselines if path.exists() else {}
-    accuracies = {protocol: one.accuracy for protocol, one in scores.protocols.items()}
+    accuracies = before[name].protocols if name in before else {}
+    accuracies = accuracies | {protocol: one.accuracy for protocol, one in scores.protocols.items()}
     measured = Baseline(protocols=accuracies, task_level=scores.task_level.accuracy)
     write_record(path, Baselines(baselines=before | {name: measured}))
 

@@ -20,6 +20,7 @@ from osiris.evaluation.evaluate import Evaluation, evaluate_encoder
 from osiris.evaluation.fingerprint import protocol_fingerprint
 from osiris.evaluation.scores import Budget, CurveScores, Scores, Setting, write_record
 from osiris.files import load_tensors
+from osiris.models.joined import JoinedEncoder, join
 from osiris.runs.directory import EpisodeFolder, RunDirectory
 from osiris.runs.progress import Progress, episode_folder
 from osiris.runs.records import RunMetrics, read_metrics, setting_of
@@ -91,6 +92,9 @@ class Results:
             tensors = processes.broadcast(processes.on_first(self._weights_for, folder))
             assert tensors is not None
             encoder = copy.deepcopy(architecture)
+            if "readout.projection" in tensors and not isinstance(encoder, JoinedEncoder):
+                numbers = tensors["readout.projection"].shape[1]
+                encoder = join(encoder, numbers, self.benchmark.train.images.shape).to(self.device)
             encoder.load_state_dict(tensors)
             self.evaluate(encoder, folder)
 

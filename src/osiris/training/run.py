@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
+from torch import nn
 
 from osiris import processes
 from osiris.config import Config, to_dict
@@ -48,6 +48,7 @@ from osiris.training.own import refuse_another_method
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
 from osiris.training.summing import SummingEngine
+from osiris.training.trained_readout import TrainedReadout
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Opening:
     again: str | None = None
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
-    """The command that takes an episode back, with `--discard` or `--undo` added."""
+    """The command that takes an episode back."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -139,12 +140,12 @@ def opened(opening: Opening) -> Iterator[Training]:
                 way_on = advice(opening.out)
                 if opening.back and run is not None and run.position.task > 0:
                     way_on = "Nothing of this episode was saved, so the state is that before it."
-                    if run.way_back is not None:
-                        way_on = f"To leave this episode: {opening.back} {run.way_back}"
+                    if run.way_back:
+                        way_on = f"To leave this episode: {opening.back}"
             elif directory.config.exists():
                 way_on = opening.again or f"Continue with: osiris train --resume {shlex.quote(str(opening.out))}"
-                if opening.back and run is not None and run.way_back is not None:
-                    way_on += f" To go back instead: {opening.back} {run.way_back}"
+                if opening.back and run is not None and run.way_back:
+                    way_on += f" To go back instead: {opening.back}"
             else:
                 way_on = "Nothing was saved yet: give the same command again."
             raise type(end)(f"{end} {way_on}") from None
@@ -172,10 +173,12 @@ class Training:
     """The episodes that are learned, and those to come."""
     log: Log
     results: Results
+    readout: TrainedReadout | None
+    """Of a network that is trained."""
     known: Progress | None
     """progress.json; only the first process knows it."""
-    way_back: Literal["--discard", "--undo"] | None
-    """What takes back the episode that is on disk; None if that is an earlier one than those to come."""
+    way_back: bool
+    """Whether the episode that would be taken back is the one that is learned, not an earlier one."""
 
     def __init__(
         self,
@@ -190,7 +193,7 @@ class Training:
         self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
         self.known = processes.on_first(read_progress, directory) if state is None else state.progress
         self.position = Position() if state is None else copy.deepcopy(state.position)
-        self.way_back = "--discard" if state is None or state.progress.coming else None
+        self.way_back = state is None or state.progress.coming
         self.saved = time.monotonic()
         self.closing = ExitStack()
 
@@ -213,6 +216,9 @@ class Training:
                 kind = Engine if self.method.sums is None else SummingEngine
                 self.engine = kind(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
+                self.readout = None
+                if isinstance(self.engine, Engine) and config.encoder.readout not in (None, "start"):
+                    self.readout = TrainedReadout(config, self.engine, benchmark)
                 if state is not None:
                     self._restore(state)
 
@@ -277,15 +283,16 @@ class Training:
                 case Point(step):
                     self._log_steps(episode)
                     self._enter("curve")
-                    self._evaluate(episode, at_point=True)
+                    self._evaluate(episode, self._final(episode), at_point=True)
                     self.position.stage = "train"
                     self.log.meter.resume()
                 case Trained():
                     self._enter("end")
                 case Ended():
                     self._enter("evaluate")
+        encoder = self._final(episode)
         processes.on_first(self._write_weights, self.folder(episode), episode.task)
-        self._evaluate(episode)
+        self._evaluate(episode, encoder)
         self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
@@ -300,6 +307,13 @@ class Training:
     def _events(self, episode: Episode, points: Collection[int], accept: Accept | None) -> Iterator[Event]:
         with explain_out_of_memory(self.engine, self.episodes):
             yield from self.engine.learn(episode, self.position, points, self.interrupt.at_once, accept)
+
+    def _final(self, episode: Episode) -> nn.Module:
+        """The encoder that is evaluated and written."""
+        if self.readout is None:
+            return self.engine.networks.encoder
+        with self.interrupt.at_once():
+            return self.readout.made_of(episode, self.engine.memory)
 
     def finish(self) -> RunMetrics | None:
         """metrics.json, a function of the evaluations on disk; None while episodes are left."""
@@ -338,7 +352,7 @@ class Training:
     def _save(self) -> None:
         self.position.seconds = self.log.meter.seconds
         processes.on_first(self._write_state)
-        self.way_back = "--discard" if self.coming() else "--undo"
+        self.way_back = True
         self.saved = time.monotonic()
 
     # Files
@@ -400,9 +414,15 @@ class Training:
 
     def _write_weights(self, folder: EpisodeFolder, task: int | None = None) -> None:
         """f, g and h after an episode, or at the start."""
+        tensors, architecture = self.engine.task_tensors(), self.engine.architecture
+        if self.readout is not None and task is not None:
+            encoder = self.readout.summed.encoder.state_dict()
+            tensors = {name: value for name, value in tensors.items() if not name.startswith("encoder.")}
+            tensors |= {f"encoder.{name}": value for name, value in encoder.items()}
+            architecture = self.readout.architecture
         metadata = {
             "encoder": to_dict(self.config.encoder),
-            "architecture": self.engine.architecture,
+            "architecture": architecture,
             "projector": to_dict(self.config.projector),
             "mean": self.benchmark.mean,
             "std": self.benchmark.std,
@@ -410,15 +430,14 @@ class Training:
             "task": task,
         }
         self.directory.require_present()
-        save_tensors(folder.weights, self.engine.task_tensors(), metadata)
+        save_tensors(folder.weights, tensors, metadata)
 
-    def _evaluate(self, episode: Episode, at_point: bool = False) -> None:
+    def _evaluate(self, episode: Episode, encoder: nn.Module, at_point: bool = False) -> None:
         """Every number of the encoder as it is now, to disk and to the log."""
         step = self.position.step
         where = {"task": episode.task, "step": step, "total_step": self.log.meter.total(episode, step)}
         with self.interrupt.at_once():
-            encoder, folder = self.engine.networks.encoder, self.folder(episode)
-            budget = self._budget(episode, step)
+            folder, budget = self.folder(episode), self._budget(episode, step)
             if at_point:
                 numbers = self.results.evaluate_point(encoder, folder, where, budget)
             else:

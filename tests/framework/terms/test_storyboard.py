@@ -3,6 +3,7 @@
 import copy
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_a_later_first_segmentation() -> None:
 def test_in_a_stream_x_comes_from_the_short_memory_and_resuming_is_exact() -> None:
     method = composed("storyboard(span=24,stride=2,length=6)", replay=6)
     data = ordered(tiny_benchmark(3, 40), "tasks")
-    options = {"epochs": 1, "batch_size": 4, "memory_size": 12}
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 4, "memory_size": 12}
     engine, (episode,) = tiny_engine(method, benchmark=data, **options)
     engine.begin(episode)
     for step in range(episode.steps):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from osiris.evaluation.config import instrument
 from osiris.evaluation.scores import Compatibility
 from osiris.evaluation.statistics import deviation
 from osiris.framework.cost import Storage
@@ -35,7 +36,7 @@ def overview(study: Study) -> Figure:
         for row, (label, values) in enumerate(ranked):
             _ranked_row(axes, row, label, values)
         axes.set_yticks(range(len(ranked)), [label for label, _ in ranked], color=INK)
-        axes.set(ylim=(len(ranked) - 0.4, -0.6), xlabel="A (%)", title=f"{protocol} KNN")
+        axes.set(ylim=(len(ranked) - 0.4, -0.6), xlabel="A (%)", title=instrument(protocol))
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.spines["left"].set_visible(False)
@@ -48,7 +49,7 @@ def overview(study: Study) -> Figure:
 
 
 def _all_protocols(study: Study) -> str:
-    return " and ".join(f"{name} KNN" for name in study.protocols)
+    return " and ".join(instrument(name) for name in study.protocols)
 
 
 def _ranked_row(axes: Axes, row: int, label: str, values: list[float]) -> None:
@@ -70,7 +71,7 @@ def through_training(study: Study) -> Figure:
         _levels(axes, study, protocol)
         draw.task_axis(axes, study.task_count, study.environments)
         draw.percent_axis(axes)
-        axes.set_title(f"{protocol} KNN")
+        axes.set_title(instrument(protocol))
     add_legend(canvas, legend_of([*study.plain, *study.levels(study.protocols[0])]))
     at_once = any(not runs[0].continual for runs in study.plain.values())
     lines = "Level lines are methods that do not learn task by task. " if at_once else ""
@@ -103,7 +104,7 @@ def trade_off(study: Study) -> Figure | None:
         draw.percent_axis(axes, unit)
         axes.set_title(title)
     add_legend(canvas, legend_of(methods))
-    return Figure(canvas, methods, f"{protocol} KNN; task-level KNN in the middle")
+    return Figure(canvas, methods, f"{instrument(protocol)}; task-level KNN in the middle")
 
 
 @figure("tasks", "Accuracy on every task through training")  # Fig. 8 to 11
@@ -121,7 +122,7 @@ def every_task(study: Study) -> Figure | None:
         axes.set(xlim=(0, count), xticks=sorted({1, (count + 1) // 2, count}))
         axes.set_title(study.task_title(task), fontsize=8.5)
     add_legend(canvas, legend_of(methods), markers=False)
-    return Figure(canvas, methods, f"{protocol} KNN")
+    return Figure(canvas, methods, instrument(protocol))
 
 
 @figure("matrices-{protocol}", "Accuracy matrices, {protocol}")
@@ -140,7 +141,7 @@ def matrices(study: Study, protocol: str) -> Figure | None:
     for axes in every:
         stairs = np.repeat(np.arange(study.task_count + 1), 2)
         axes.plot(stairs[1:], stairs[:-1], color=INK, linewidth=1.1)  # tasks already learned lie below
-    return Figure(canvas, study.continual, f"{protocol} KNN", protocol=protocol)
+    return Figure(canvas, study.continual, instrument(protocol), protocol=protocol)
 
 
 def task_matrices(
@@ -217,7 +218,7 @@ def normalisations(study: Study) -> Figure | None:
     axes.set(ylim=(0, 1.25 * max(fmean(group) + (deviation(group) or 0) for group in values.values())), ylabel="A (%)")
     gains = [f"{fmean(values[label, 'gn']) - fmean(values[label, 'bn']):+.1f} ({label})" for label in methods]
     runs = [run for run in study.runs if run.label in methods]
-    return Figure(canvas, runs, f"{protocol} KNN", gains=", ".join(gains))
+    return Figure(canvas, runs, instrument(protocol), gains=", ".join(gains))
 
 
 @figure("storage", "Accuracy against extra storage")  # Fig. 6
@@ -238,4 +239,4 @@ def storage(study: Study, sizes: dict[str, Storage]) -> Figure | None:
         axes.margins(x=0.16, y=0.12)
         axes.set(xlabel="extra storage (MB)", ylabel="A (%)", title=title)
     add_legend(canvas, legend_of(methods))
-    return Figure(canvas, methods, f"{protocol} KNN")
+    return Figure(canvas, methods, instrument(protocol))
