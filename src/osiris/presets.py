@@ -70,12 +70,12 @@ PRESETS: dict[str, dict[str, Options]] = {
         "own": {**FAST_OWN, "epochs": 20, "warmup_epochs": 0.1 * 20},
         "tinyworld": {**FAST_DRAWN, "learning_rate": LONG["learning_rate"]},
     },
-    "climb": {"all": CLIMB},
     "smoke": {
         "all": SMOKE,
         "published": {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4},
         "own": {"batch_size": 8},
     },
+    "climb": {"all": CLIMB},
 }
 """Preset -> the options that it changes: for all images, for published or the user's own ones, and for a data set."""
 MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."
