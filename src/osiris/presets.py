@@ -54,7 +54,8 @@ FAST_STREAM: Options = {"batch_size": 16, "usual_replay": 48, "memory_size": 200
 CLIMB: Options = {
     **{"width": 64, "blocks": (2, 2, 2, 2), "norm": "bn", "projector_hidden": 512, "projector_output": 2048},
     **{"stream": "tasks", "batch_size": 10, "passes": 3, "usual_replay": 128, "memory_size": 2500, "points": 20},
-    **{"epochs": 1, "learning_rate": 0.1, "weight_decay": 1e-4, "tau": 0.5, "views": "gentle", "probe": True},
+    **{"protocols": ("class-agnostic-probe", "class-agnostic"), "epochs": 1, "learning_rate": 0.1},
+    **{"weight_decay": 1e-4, "tau": 0.5, "views": "gentle"},
 }
 """The protocol of CLIMB and CLA (docs/streams.md says in what it differs)."""
 
@@ -69,12 +70,12 @@ PRESETS: dict[str, dict[str, Options]] = {
         "own": {**FAST_OWN, "epochs": 20, "warmup_epochs": 0.1 * 20},
         "tinyworld": {**FAST_DRAWN, "learning_rate": LONG["learning_rate"]},
     },
-    "climb": {"all": CLIMB},
     "smoke": {
         "all": SMOKE,
         "published": {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4},
         "own": {"batch_size": 8},
     },
+    "climb": {"all": CLIMB},
 }
 """Preset -> the options that it changes: for all images, for published or the user's own ones, and for a data set."""
 MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."

@@ -21,6 +21,7 @@ from tyro.conf import Positional
 from osiris.commands import command, typed_encoder
 from osiris.console import console, duration, notice, printable, say
 from osiris.data.images import UndecodableImage, decode
+from osiris.data.video import EVERY, frames_of
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 from osiris.index.store import absolute
@@ -44,6 +45,7 @@ def index_command(
     refresh: bool = False,
     minutes: float | None = None,
     recall: float = 0.95,
+    every: float = EVERY,
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
@@ -55,14 +57,16 @@ def index_command(
 
     Examples:
       osiris index state photos
+      osiris index state clips/2026-11.mp4                a frame of each second, by its time in the video
       osiris index state photos --refresh --minutes 10    embed again what an earlier encoder embedded
 
     Args:
         state: The directory of a state or of a finished run; the index is the folder `index` in it.
-        folders: Folders of images, at any depth. Only files below them are read.
+        folders: Folders of images, at any depth, or video files. Only files below them are read.
         refresh: Embed files of earlier versions of the encoder again, the oldest versions first.
         minutes: Stop after this time; the next call continues. None means no limit.
         recall: Say how many images to embed again if the estimated recall@10 of mapped vectors is lower.
+        every: Of a video: seconds between two frames.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
         json: Print what was done as JSON.
@@ -73,7 +77,7 @@ def index_command(
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes {minutes}: give a positive number.")
     learner = Learner(state, encoder=typed_encoder(encoder))
-    done = learner.index(folders, refresh, minutes)
+    done = learner.index(tuple(frames_of(one, every) for one in folders), refresh, minutes)
     status = learner.index_status()
     assert status is not None
     notice(*done.notices)
@@ -229,25 +233,30 @@ def novel_command(
     folder: Positional[Path],
     count: int = 12,
     out: Path | None = None,
+    every: float = EVERY,
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """List the images of a folder, those least like the images of the index first.
+    """List the images of a folder or a video, those least like the images of the index first.
 
     Examples:
       osiris novel state photos/2027-01
       osiris novel state photos/2027-01 --count 30 --json
+      osiris novel state clips/2027-01.mp4                 what is new, and when in the video
 
     Args:
         state: The directory of a state or run with an index (`osiris index`).
-        folder: The new images. Those that are in the index themselves are compared with the others in it.
+        folder: The new images, or a video file. Those that are in the index themselves are compared with the others in
+            it.
         count: How many images to show, the least similar ones first.
         out: The contact sheet. None means novel.png; none with --json.
+        every: Of a video: seconds between two frames.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
         json: Print the images as JSON.
     """
 
+    folder = frames_of(folder, every)
     sheet = _sheet(out, "novel.png", json, [folder])
     if count < 1:
         raise UserError(f"--count {count}: give a positive number.")

@@ -82,6 +82,8 @@ class Budget(Record, frozen=True, kw_only=True):
     """Parameters of f*, g* and averages."""
     renewals: list[int] = []
     """Images that were seen when f* was renewed."""
+    cuts: list[int] = []
+    """Positions at which storyboard has found the beginning of a scene."""
 
 
 Better = Literal["higher", "lower"]

@@ -30,6 +30,7 @@ from osiris.framework.terms import (
     PseudoDistil,
     Revisit,
     Snapshot,
+    Storyboard,
     Term,
     Y,
 )
@@ -183,6 +184,7 @@ ZOO: dict[str, Method] = {
     "cla-e": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignAverage("Y")),
     "cla-r": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored()),
     "cla-b": FT | past(AlignAverage("X")),
+    "storyboard": ER_PLUS_PLUS | past(Storyboard()),
     "readout": Method(current=(), sums="readout"),
     "smt": Method(current=(), sums="manifold"),
     "offline": replace(FT, learns="joint"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
-from osiris.framework.terms import Contrast, StepContext, StoringTerm, TaskContext, Term, X, Y
+from osiris.framework.terms import Contrast, StepContext, StoringTerm, Storyboard, TaskContext, Term, X, Y
 from osiris.memory import memory_class
 from osiris.models.config import ProjectorConfig
 
@@ -46,6 +46,8 @@ class TrainableMethod(nn.Module):
         self.storing = [term for term in terms if isinstance(term, StoringTerm)]
         fields = [field for term in self.storing for field in term.memory_fields.items()]
         widths = {name: self.networks.width(head) for name, head in fields}
+        self.short = next((term for term in terms if isinstance(term, Storyboard)), None)
+        """In a stream: the term whose short memory X comes from."""
         self.acting: list[tuple[str, Term, float]] | None = None
         """In a stream: the terms of the present step."""
         self.memory = memory_class(method.memory)(memory_size, image_shape, widths, task_count)

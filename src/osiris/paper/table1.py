@@ -24,7 +24,7 @@ GROUPS = {
     "replay": ("er", "er+", "er++", "der", "lump", "osiris-r"),
     "distillation": ("ewc", "cassle", "pocon", "osiris-d"),
     "sums": ("readout", "smt"),
-    "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"),
+    "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b", "storyboard"),
 }
 """The groups of methods in the paper's tables, those that learn by sums, and those that came after it."""
 YES, NO = True, False

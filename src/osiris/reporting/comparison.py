@@ -109,6 +109,21 @@ def published_table(benchmark: str, protocol: str, what: str = "methods") -> Tab
     return number_table(f"{about} KNN, as published", metrics, ordered, notes)
 
 
+ONLINE_NOTES = (
+    "percent, mean ± deviation as the README of CLIMB gives them (its number of seeds is not stated); joint linear "
+    "probe; CA: average over experiences, FA: final; 20, 50 or 100 experiences",
+    "osiris-r, h frozen: in that code h stays at its random initialisation, so this is not the method of the paper",
+    "the CIFAR-100 table is in an earlier version of that README only; cla-e on ImageNet-100 has one FA twice there",
+)
+
+
+def online_table(dataset: str) -> Table:
+    """The published numbers of learning from a stream (CLIMB's protocol)."""
+    rows = [Row(name, samples) for name, samples in published.online()[dataset].items()]
+    metrics = tuple(next(iter(rows)).samples)
+    return number_table(f"online learning on {dataset}, as published", metrics, rows, ONLINE_NOTES)
+
+
 def comparison_table(
     runs: Sequence[Run],
     protocol: str = "class-agnostic",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from osiris import processes
 from osiris.augment.operations import upload
+from osiris.augment.views import normalise
 from osiris.config import Config
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.scores import Budget
@@ -22,13 +25,15 @@ from osiris.framework.past import Detector
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
-from osiris.models.normalisation import AnyBatchNorm
+from osiris.models.normalisation import AnyBatchNorm, evaluating
 from osiris.randomness import generator, scoped
 from osiris.runs.state import Position
 from osiris.training.build import build_model
 from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate, update_parameters
 from osiris.training.schedule import Episode, TrainingImages, batch_positions, learning_rate
 
+FRAMES_AT_ONCE = 256
+"""Images of a stream that are embedded at once for a segmentation."""
 Accept = Callable[[nn.Module, nn.Module], bool]
 """The encoders before and after an episode -> whether the second one may replace the first."""
 
@@ -201,8 +206,8 @@ class Engine:
         """
         config, task = self.config, episode.task
         positions = batch_positions(episode, config.seed, step)
-        count = len(positions)
-        images = self._take(episode, positions)
+        count, learned = len(positions), self._learned(episode, positions, step)
+        images = self._take(episode, learned)
         early = episode.past is not None and self.memory.before
         if early and step % episode.passes == 0:  # an image that was not learned from has no values yet
             fields = {name: self.memory.get_buffer(f"field_{name}").new_zeros(count, 1) for name in self.memory.fields}
@@ -213,7 +218,8 @@ class Engine:
             following = batch_positions(episode, config.seed, step + 1)
             self._images(episode).prefetch(following[processes.share(len(following))])
         slots = self._read_slots(count, task, step)
-        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count)
+        stream = episode.past is not None
+        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count, stream)
         batches = {X: (images, count, "augment.x")}
         if slots is not None:
             replayed = self.memory.read(slots[processes.share(len(slots))])
@@ -232,7 +238,8 @@ class Engine:
             assert slots is not None
             self.memory.rewrite(name, slots, value)
         if (step + 1) % episode.passes == 0 and not early:
-            self._offer(positions, images, episode, step, fields)
+            newest = images if learned is positions else self._take(episode, positions)
+            self._offer(positions, newest, episode, step, fields)
         self.model.after_step(self.task_context(episode, step + 1))
         if episode.past is not None:
             self._count(rep)
@@ -241,6 +248,30 @@ class Engine:
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, count)
+
+    def _learned(self, episode: Episode, positions: Tensor, step: int) -> Tensor:
+        """The positions of X: the newest images, or as many from a short memory that reaches further back."""
+        short = self.model.short
+        if short is None or episode.past is None:
+            return positions
+        held = short.short(int(positions[-1]))
+        if len(held) < len(positions):
+            return positions
+        drawn = torch.randperm(len(held), generator=generator(self.config.seed, "short", episode.task, step))
+        return held[drawn[: len(positions)]]
+
+    @torch.no_grad()
+    def _frames(self, episode: Episode, positions: Tensor) -> Tensor:
+        """Unit features f of some images of a stream, in evaluation mode and without views."""
+        size, features = self.config.learning.view_size, []
+        with evaluating(self.networks.encoder):
+            for part in positions.split(FRAMES_AT_ONCE):
+                images = normalise(self._images(episode).take(part), self.benchmark.mean, self.benchmark.std)
+                if size is not None:
+                    images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+                features.append(functional.normalize(self.networks.encoder(images).float(), dim=1))
+        self.views["frozen"] = self.views.get("frozen", 0) + len(positions)
+        return torch.cat(features)
 
     @torch.no_grad()
     def _mean_feature(self, rep: Representations) -> Tensor:
@@ -276,10 +307,17 @@ class Engine:
             backward=self.views.get("backward", 0),
             forward={name: count for name, count in sorted(self.views.items()) if name != "backward"},
             evaluated=evaluated,
-            memory_bytes=_bytes(self.memory.buffers()) if self.method.reads_memory else 0,
+            memory_bytes=(_bytes(self.memory.buffers()) if self.method.reads_memory else 0)
+            + self._short_bytes(episode),
             frozen_bytes=sum(_bytes(module.parameters()) for module in frozen),
             renewals=[episode.seen(step) for step in self.renewals],
+            cuts=[] if self.model.short is None else self.model.short.cuts,
         )
+
+    def _short_bytes(self, episode: Episode) -> int:
+        """Of the images of a short memory: here they are read from the stream again."""
+        short, shape = self.model.short, self.benchmark.train.images.shape
+        return 0 if short is None else len(short.short(episode.count)) * math.prod(shape)
 
     def _dropout(self, purpose: str, task: int, step: int) -> AbstractContextManager[None]:
         """Our own encoders have no dropout. That of others is keyed like all randomness, so that resuming is exact."""
@@ -371,6 +409,8 @@ class Engine:
             steps_per_epoch=episode.steps_per_epoch,
             step=step,
             stream=episode.past is not None,
+            seen=0 if episode.past is None else episode.seen(step),
+            frames=None if episode.past is None else lambda positions: self._frames(episode, positions),
             learning_rate=learning.learning_rate,
             momentum=learning.momentum,
             tau=learning.tau,

@@ -21,7 +21,7 @@ from osiris.errors import UserError
 from osiris.framework.composition import check_stream
 from osiris.framework.methods import Method
 from osiris.framework.past import Past, past_of
-from osiris.framework.terms import Contrast, CrossMix, Revisit
+from osiris.framework.terms import Contrast, CrossMix, Revisit, Storyboard
 from osiris.randomness import generator
 
 SMALLEST = 4
@@ -139,6 +139,8 @@ def _stream(benchmark: Benchmark, order: Order, method: Method, learning: Learni
     check_stream(method)
     if learning.merge < 1:
         raise UserError("--merge averages at the end of a task, which a stream does not have: leave it out.")
+    if learning.epochs > 1 and any(isinstance(term, Storyboard) for term in method.terms):
+        raise UserError("storyboard sees a stream once, because scenes are known by their time: leave out --epochs.")
     count = len(order.rows)
     if count < SMALLEST and method.sums is None:
         raise UserError(f"the stream has too few images ({count}): learning needs at least {SMALLEST}.")

@@ -50,6 +50,10 @@ class TaskContext:
     tau: float = 0.1
     weight: float = 1.0
     """The weight of the term that is called."""
+    seen: int = 0
+    """In a stream: images seen so far."""
+    frames: Callable[[Tensor], Tensor] | None = None
+    """In a stream: the unit features f, in evaluation mode, of the images at some positions, without views."""
     batches: Callable[[str], Iterator[Representations]] | None = None
     """One pass over the data of the task in full batches, with a random stream for the given purpose."""
 
@@ -67,6 +71,8 @@ class StepContext:
     tau: float = 0.1
     images: int = 0
     """|X|, over all processes."""
+    stream: bool = False
+    """Whether `source` in the memory is a position in a stream."""
 
     def stored(self, field: str, like: Tensor) -> Tensor:
         """The values of a field of the memory for the images of Y, in the dtype of `like`."""
