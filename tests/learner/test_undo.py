@@ -340,10 +340,10 @@ def test_images_that_were_learned_are_noticed(
 
 
 def test_a_folder_that_was_renamed_is_refused_unless_it_gets_a_name(
-    photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing changes: the real month can still be taken back."""
-    renamed, before = shutil.copytree(photos / MONTHS[1], photos / "my trip"), files(state)
+    renamed, before = shutil.copytree(photos / MONTHS[1], tmp_path / "my trip"), files(state)
     assert cli.main(["observe", str(state), str(renamed), "--quiet"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "the images of my trip were learned before, as 2026-02" in said and "--name 'my trip'" in said
@@ -353,17 +353,20 @@ def test_a_folder_that_was_renamed_is_refused_unless_it_gets_a_name(
     assert learner(state).undo() == "my trip"
 
 
-def test_observe_speaks_of_images_and_time(photos: Path, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_observe_speaks_of_images_and_time(
+    photos: Path, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every month has an estimate; names of methods, losses and ranks need --verbose, and are in the log."""
-    (photos / MONTHS[2] / "broken.png").write_bytes(b"no image")
-    assert cli.main(["observe", str(state), str(photos / MONTHS[2])]) == 0
+    month = shutil.copytree(photos / MONTHS[2], tmp_path / MONTHS[2])
+    (month / "broken.png").write_bytes(b"no image")
+    assert cli.main(["observe", str(state), str(month)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "2026-03: 16 images: about 1 s on cpu" in said and "1 image(s) could not be decoded" in said
     assert "broken.png" in said
     for word in ("seed", "task", "rank", "loss", "epoch", "steps"):
         assert word not in said, word
     learner(state).undo()
-    assert cli.main(["observe", str(state), str(photos / MONTHS[2]), "--verbose"]) == 0
+    assert cli.main(["observe", str(state), str(month), "--verbose"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "seed 0: after task 3/3" in said and "steps: about" in said
 
