@@ -38,7 +38,7 @@ PIECES = (None, 128, 64, 32)
 
 def steps(repeats: int) -> None:
     torch.set_num_threads(1)
-    names = [name for name in TRAINED if ZOO[name].stream == "continual"]
+    names = [name for name in TRAINED if ZOO[name].learns == "continual"]
     ready = {name: second_task(name, preset_config("fast", "tinyworld")) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats + 1):

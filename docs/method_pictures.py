@@ -281,7 +281,7 @@ def render(method: Method) -> str:
     with matplotlib.rc_context({"axes.grid": False, "svg.fonttype": "path", "text.parse_math": True}, SETTINGS):
         figure = Figure(figsize=(1, 1))
         axes = figure.add_axes((0, 0, 1, 1))
-        paint(axes, lay_out(trace(method)), method.stream)
+        paint(axes, lay_out(trace(method)), method.learns)
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         figure.set_size_inches(right - left, top - bottom)
         svg = io.StringIO()

@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "embed": ("learner", "compute the features of images with the encoder of a state or run"),
     "index": ("index", "make or update the index of images, by which they are found"),
     "search": ("index", "find the images that are most similar to one image"),
+    "map": ("map", "show all images of an index on one page"),
+    "tag": ("tag", "propose tags for images, from a few examples of each"),
     "duplicates": ("index", "find copies of images, and look-alikes"),
     "novel": ("index", "list the images of a folder, those least like all known ones first"),
     "export": ("learner", "write the encoder of a state or run for use without osiris"),

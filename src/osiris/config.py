@@ -36,6 +36,8 @@ class LearningConfig:
     """Passes over each task."""
     batch_size: Annotated[int, Meta(ge=4, le=1_000_000)] = 256
     """|X|, over all processes."""
+    passes: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Steps in a row on each batch, each with views and a Y of its own; the memory is offered the batch once."""
     memory_size: Annotated[int, Meta(ge=4, le=100_000_000)] = 500
     """Images in the memory M."""
     optimiser: Literal["sgd", "lars", "adamw", "muon"] = "sgd"

@@ -1,12 +1,12 @@
 """The memory M. The paper's is a reservoir over presentations (Vitter 1985), uniform storing and retrieval (Sec. 3.2).
 
 Later methods decide otherwise which images stay: the newest (`Fifo`), the least redundant (`MinRed`), or the same
-number of each task (`Quota`).
+number of each task (`Quota`, `Equal`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +27,8 @@ class Memory(Named, nn.Module):
     kind: ClassVar[str] = "reservoir"
     by_task: ClassVar[bool] = False
     """Whether all images of a task are offered at its end, instead of a batch after each step."""
+    before: ClassVar[bool] = False
+    """Whether a batch of a stream is offered before it is learned from, and not after."""
     images: Tensor
     source: Tensor
     task: Tensor
@@ -130,6 +132,7 @@ class MinRed(Memory):
     """
 
     kind: ClassVar[str] = "minred"
+    before: ClassVar[bool] = True
     arrival: Tensor
 
     def __init__(self, size: int, *others: Any) -> None:
@@ -177,6 +180,34 @@ class Quota(Memory):
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Slots of a batch Y, drawn with replacement."""
         return torch.randint(self.filled, (count,), generator=generator)
+
+
+class Equal(Memory):
+    """The same number of images of each task, as far as it has so many, drawn at its end; those before make room. The
+    number of tasks need not be known, unlike with a quota."""
+
+    kind: ClassVar[str] = "equal"
+    by_task: ClassVar[bool] = True
+
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        held = self.task[: self.filled].cpu()
+        tasks, sizes = held.unique(return_counts=True)
+        *old, new = _shares([*sizes.tolist(), count], self.size)
+        leaving = list[Tensor]()
+        for task, share in zip(tasks.tolist(), old):
+            own = (held == task).nonzero().squeeze(1)
+            leaving.append(own[torch.randperm(len(own), generator=generator)[share:]])
+        slots = torch.cat([*leaving, torch.arange(self.filled, self.size)])[:new]
+        return torch.randperm(count, generator=generator)[:new], slots
+
+
+def _shares(available: Sequence[int], size: int) -> list[int]:
+    """Numbers that add up to `size`, as equal as possible; the last ones get what is left over."""
+    shares, left = [0] * len(available), size
+    for done, place in enumerate(sorted(range(len(available)), key=lambda place: (available[place], place))):
+        shares[place] = min(available[place], left // (len(available) - done))
+        left -= shares[place]
+    return shares
 
 
 def memory_class(policy: str) -> type[Memory]:

@@ -1,7 +1,7 @@
 """Presets as data, and `configure`, which makes the complete config of a run from one.
 
 `paper` follows the text, `paper-released` the authors' runs, `gpu` is `paper` in lower precision; `fast` learns in
-minutes on a laptop, `fast-long` in an hour; `smoke` is for tests.
+minutes on a laptop, `fast-long` in an hour; `climb` is that of online learning from a stream; `smoke` is for tests.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ SMOKE: Options = {
     **{"epochs": 2, "batch_size": 32, "memory_size": 32, "threads": 1, "log_every": 1, "k": 2, "random_encoders": 1},
 }
 
+STREAM: Options = {"epochs": 1, "schedule": "constant", "warmup_epochs": 0.0}
+"""Of a stream, whose length is not known before it ends."""
+FAST_STREAM: Options = {"batch_size": 16, "usual_replay": 48, "memory_size": 200, "learning_rate": 0.05}
+CLIMB: Options = {
+    **{"width": 64, "blocks": (2, 2, 2, 2), "norm": "bn", "projector_hidden": 512, "projector_output": 2048},
+    **{"stream": "tasks", "batch_size": 10, "passes": 3, "usual_replay": 128, "memory_size": 2500, "points": 20},
+    **{"protocols": ("class-agnostic-probe", "class-agnostic"), "epochs": 1, "learning_rate": 0.1},
+    **{"weight_decay": 1e-4, "tau": 0.5, "views": "gentle"},
+}
+"""The protocol of CLIMB and CLA (docs/streams.md says in what it differs)."""
+
 PRESETS: dict[str, dict[str, Options]] = {
     "paper": {"all": {}, **INTERVALS},
     "paper-released": {"all": RELEASED, **INTERVALS},
@@ -64,6 +75,7 @@ PRESETS: dict[str, dict[str, Options]] = {
         "published": {"train_per_class": 12, "bank_per_class": 12, "test_per_class": 4},
         "own": {"batch_size": 8},
     },
+    "climb": {"all": CLIMB},
 }
 """Preset -> the options that it changes: for all images, for published or the user's own ones, and for a data set."""
 MEANINGLESS = "the preset smoke is for tests: it learns for seconds, so its numbers mean nothing."
@@ -133,6 +145,15 @@ def for_episodes(config: Config, images: int | None) -> Config:
     return replace(config, learning=learning)
 
 
+def for_stream(config: Config, options: Options) -> Config:
+    """A preset for a stream, if `options` or the benchmark ask for one."""
+    name = config.data.benchmark
+    film = bool(name) and not own_data(name) and parse_name(name).order.startswith("walk")
+    if not film and config.data.stream is None and options.get("stream") is None:
+        return config
+    return with_options(config, {**STREAM, **(FAST_STREAM if config.preset.startswith("fast") else {})})
+
+
 def describe(config: Config) -> str:
     """The options that were chosen for the user's own images, for a notice."""
     learning = config.learning
@@ -183,6 +204,7 @@ def configure(
             config = suited(config)
     place = benchmark.removeprefix("folder:")
     config = for_episodes(config, first_episode_size(Path(place)) if place and place != benchmark else images)
+    config = for_stream(config, options)
     if config.learning.optimiser == "muon" and str(options.get("objective") or "").split("(")[0] in SLOWER:
         config = with_options(config, {"learning_rate": round(0.3 * config.learning.learning_rate, 6)})
     if not benchmark and config.pretrained and config.method == MethodConfig() and "method" not in options:
@@ -197,6 +219,7 @@ def refuse_options_of_training(config: Config, given: Mapping[str, Any]) -> None
     name = config.method.method
     training = {*vars(LearningConfig()), *vars(ProjectorConfig()), *vars(MethodConfig())} - {"method"}
     unused = [one for one, value in given.items() if one in training and value is not None]
+    unused += ["readout"] * (name == "smt" and given.get("readout") is not None)
     if name in BY_SUMS and unused:
         raise UserError(
             f"--{unused[0].replace('_', '-')} changes nothing in {name!r}, which learns by sums in one pass. Leave it "

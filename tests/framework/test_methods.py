@@ -14,7 +14,7 @@ from osiris.training.schedule import Episode
 from quick import quick
 from tiny import OBJECTIVES, composed, tiny_engine, train
 
-CONTINUAL = [name for name in TRAINED if ZOO[name].stream == "continual"]
+CONTINUAL = [name for name in TRAINED if ZOO[name].learns == "continual"]
 
 
 def encoder_and_g(engine: Engine) -> dict[str, Tensor]:

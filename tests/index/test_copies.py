@@ -12,8 +12,8 @@ from PIL import Image
 from osiris.cli import main
 from osiris.data.looks import FACTS, Look, looking
 from osiris.index import copies
-from osiris.index.copies import DISTANCE, look_alikes, near_hashes
-from osiris.learner import Learner
+from osiris.index.copies import DISTANCE, look_alikes, near_hashes, runs_in_time, series
+from osiris.learner import Learner, duplicates
 from pictures import picture
 from tiny_runs import pictures
 
@@ -190,3 +190,63 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert (int(facts["width"]), int(facts["height"])) == (72, 96), "as it is seen"
     assert np.datetime64(int(facts["taken"]), "s") == np.datetime64("2026-11-02T03:04:05")
     assert facts.dtype == FACTS and facts["digest"].any()
+
+
+def test_runs_of_pictures_that_were_taken_one_after_the_other() -> None:
+    files = {  # name -> seconds since 1970, 0: not known
+        "/a/IMG_0001.jpg": 1000,
+        "/a/IMG_0009.jpg": 1010,
+        "/a/IMG_0002.jpg": 1021,
+        "/a/IMG_0003.jpg": 0,
+        "/a/IMG_0004.jpg": 0,
+        "/a/IMG_0006.jpg": 0,
+        "/a/IMG_0007.png": 0,
+        "/a/DSC9.jpg": 0,
+        "/a/DSC10.jpg": 0,
+        "/a/x.jpg": 0,
+        "/b/IMG_0010.jpg": 1010,
+        "/b/IMG_0011.jpg": 1010,
+    }
+    names = [*files]
+    runs = runs_in_time(names, np.array([*files.values()]))
+    assert [[names[at] for at in run] for run in runs] == [
+        ["/a/IMG_0001.jpg", "/a/IMG_0009.jpg"],
+        ["/a/DSC9.jpg", "/a/DSC10.jpg"],
+        ["/a/IMG_0003.jpg", "/a/IMG_0004.jpg"],
+        ["/b/IMG_0010.jpg", "/b/IMG_0011.jpg"],
+    ]
+
+
+def test_a_series_is_near_to_its_first_picture() -> None:
+    """Not to the one before: there are no chains."""
+    angles = np.radians([0, 20, 40, 60, 62, 150])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    run = np.array([5, 0, 1, 2, 3, 4])
+    groups = series([run], lambda rows: vectors[rows], float(np.cos(np.radians(45))))
+    assert [group.members.tolist() for group in groups] == [[0, 1, 2], [3, 4]]
+    assert {group.kind for group in groups} == {"a series"}
+
+
+def test_a_burst_is_a_series_and_nothing_of_it_could_go(
+    state: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates, "UNUSUAL", 0.2)  # the encoder has learned nothing
+    exif = Image.Exif()
+    scene = picture(77, (96, 72))
+    for number in range(3):
+        exif.get_ifd(0x8769)[0x9003] = f"2026:08:01 10:00:0{2 * number}"
+        brighter = scene.point([min(255, value + 14 * number) for value in range(256)] * 3)
+        brighter.save(photos / "a" / f"burst {3 - number}.jpg", exif=exif)
+    Learner(state).index(photos)
+    groups = Learner(state).duplicates().groups
+    (found,) = [group for group in groups if group.kind == "a series"]
+    assert [one.path.name for one in found.images] == ["burst 3.jpg", "burst 2.jpg", "burst 1.jpg"], "in order of time"
+    assert not any(one.could_go for one in found.images)
+    names = {one.path.name for group in groups if group.kind == "look-alikes" for one in group.images}
+    assert not names & {"burst 2.jpg", "burst 1.jpg"}
+    (photos / "a" / "burst 2.jpg").unlink()
+    (found,) = [group for group in Learner(state).duplicates().groups if group.kind == "a series"]
+    assert [one.path.name for one in found.images] == ["burst 3.jpg", "burst 1.jpg"]
+    capsys.readouterr()
+    assert main(["duplicates", str(state)]) == 0
+    assert "1 of a series" in capsys.readouterr().out

@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from osiris import processes
+from osiris.data.stream import ordered
 from osiris.errors import Stopped
 from osiris.evaluation.features import embed_benchmark
 from osiris.framework.composition import resolve
 from osiris.framework.config import MethodConfig
-from osiris.framework.methods import READINGS, TRAINED
+from osiris.framework.methods import READINGS, TRAINED, Method
 from osiris.learner import Learner
 from osiris.models.external import encoder_name
 from osiris.presets import configure
@@ -222,3 +223,15 @@ def train_weeks(photos: Path, out: Path, encoder: str, options: dict[str, Any]) 
     name = encoder_name(start_from(encoder))
     settings = configure(f"folder:{photos}", "smoke", name, {"method": "osiris-d"} | PRETRAINED | options)
     training_run.train(training_run.Opening(settings, out, quiet=True))
+
+
+def stream(method: Method) -> dict[str, Tensor]:
+    """The parameters, the past and the memory after a stream, in float64."""
+    settings = with_learning(config(), batch_size=7, memory_size=16, epochs=1, passes=2, learning_rate=0.01)
+    data = ordered(benchmark(), "tasks")
+    engine = in_double(Engine(settings, method, data, torch.device("cpu")))
+    (episode,) = plan_episodes(data, method, settings.learning)
+    for _ in engine.learn(episode):
+        pass
+    state = {name: value for name, value in engine.model.state_dict().items() if "field" not in name}
+    return state | {"renewals": torch.tensor(engine.renewals), "views": torch.tensor(sorted(engine.views.values()))}

@@ -16,12 +16,13 @@ KILLED = -signal.SIGKILL
 
 
 ALWAYS, STAGES = ("--save-every", "0"), ("--evaluate-every", "4")
-PAIRS = [(method, more) for method in METHODS for more in (ALWAYS, STAGES)]
+STREAM = ("--stream", "blurred:0.5", "--passes", "2", "--boundaries", "detect", "--points", "4", *ALWAYS)
+PAIRS = [(method, more) for method in METHODS for more in (ALWAYS, STAGES)] + [("osiris-d", STREAM)]
 
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    quick({("osiris-d", ALWAYS), ("der", STAGES), ("ewc", ALWAYS), ("pocon", ALWAYS)}, PAIRS),
+    quick({("osiris-d", ALWAYS), ("der", STAGES), ("ewc", ALWAYS), ("pocon", ALWAYS), ("osiris-d", STREAM)}, PAIRS),
 )
 def test_killed_again_and_again(
     method: str,

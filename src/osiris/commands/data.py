@@ -17,9 +17,11 @@ from osiris.data.benchmark import Benchmark
 from osiris.data.cache import bytes_on_disk, open_entry, stale_entries
 from osiris.data.config import BenchmarkConfig
 from osiris.data.load import load_benchmark
+from osiris.data.thumbnails import store
 from osiris.errors import UserError
 from osiris.files import cache_directory, write_atomically
 from osiris.reporting.benchmark_images import contact_sheet
+from osiris.reporting.stream_picture import draw_order
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Args(BenchmarkConfig):
         osiris data split-cifar100-20 --verify
         osiris data structured-tiny-imagenet --data-dir ~/downloads/tiny-imagenet
         osiris data folder:photos --show --out sheets
+        osiris data tinyworld --stream blurred:0.3 --show
         osiris data --clean
     """
 
@@ -40,7 +43,7 @@ class Args(BenchmarkConfig):
     verify: bool = False
     """Compare every cached image with its checksum. Damaged data is decoded again."""
     show: bool = False
-    """Write a contact sheet of each task: a row of images for every class."""
+    """Write a contact sheet of each task: a row of images for every class; of a stream also a picture of its order."""
     out: Path = Path("contact-sheets")
     """Where the contact sheets go."""
     clean: bool = False
@@ -76,8 +79,15 @@ def data_command(argv: list[str]) -> int:
         f"checksum  {benchmark.checksum}{' (verified)' if args.verify else ''}",
     ):
         say(line)
+    if benchmark.order is not None:
+        order, borders = benchmark.order, len(benchmark.order.starts)
+        say(f"stream    {order.name}: {len(order.rows):,} images, {borders or 'no'} boundaries between tasks")
     if args.show:
         for path in write_contact_sheets(benchmark, args.out):
+            say(f"wrote {path}")
+        if benchmark.order is not None:
+            path = args.out / f"{_stem(benchmark.name)}-{_stem(benchmark.order.name)}.png"
+            draw_order(benchmark, path)
             say(f"wrote {path}")
     return 0
 
@@ -87,6 +97,9 @@ def _clean() -> None:
     for directory, (size, reason) in entries.items():
         shutil.rmtree(directory)
         say(f"removed {directory.name} ({size >> 20:,} MB): {reason}")
+    if store().exists():
+        store().unlink()
+        say(f"removed {store().name}: thumbnails of osiris map, which are made again when they are needed")
     total = sum(size for size, _ in entries.values()) >> 20
     say(f"{len(entries)} entries ({total:,} MB) were removed from {cache_directory()}")
 
@@ -114,11 +127,14 @@ def write_contact_sheets(benchmark: Benchmark, out: Path) -> list[Path]:
         rows, names = _rows(benchmark, task)
         scale = max(1, 64 // benchmark.train.images.shape[2])
         sheet = contact_sheet(rows, names, scale)
-        stem = re.sub(r"[^A-Za-z0-9-]+", "-", benchmark.name).strip("-")
-        path = out / f"{stem}-task-{task + 1:02d}.png"
+        path = out / f"{_stem(benchmark.name)}-task-{task + 1:02d}.png"
         write_atomically(path, lambda temporary, sheet=sheet: sheet.save(temporary, format="PNG"))
         paths.append(path)
     return paths
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-")
 
 
 def _rows(benchmark: Benchmark, task: int):

@@ -21,6 +21,7 @@ from tyro.conf import Positional
 from osiris.commands import command, typed_encoder
 from osiris.console import console, duration, notice, printable, say
 from osiris.data.images import UndecodableImage, decode
+from osiris.data.video import EVERY, frames_of
 from osiris.errors import UserError
 from osiris.files import require_writable, write_atomically
 from osiris.index.store import absolute
@@ -28,7 +29,9 @@ from osiris.learner import Learner
 from osiris.learner.duplicates import Twin, TwinGroup
 from osiris.reporting.benchmark_images import contact_sheet
 
-THUMBNAIL = 96
+THUMBNAIL = 128
+Noted = tuple[Path, str]
+"""An image of a contact sheet, and what stands below its name."""
 COLUMNS = 6
 """Images per row of a contact sheet."""
 MOST_GROUPS = 12
@@ -42,6 +45,7 @@ def index_command(
     refresh: bool = False,
     minutes: float | None = None,
     recall: float = 0.95,
+    every: float = EVERY,
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
@@ -53,14 +57,16 @@ def index_command(
 
     Examples:
       osiris index state photos
+      osiris index state clips/2026-11.mp4                a frame of each second, by its time in the video
       osiris index state photos --refresh --minutes 10    embed again what an earlier encoder embedded
 
     Args:
         state: The directory of a state or of a finished run; the index is the folder `index` in it.
-        folders: Folders of images, at any depth. Only files below them are read.
+        folders: Folders of images, at any depth, or video files. Only files below them are read.
         refresh: Embed files of earlier versions of the encoder again, the oldest versions first.
         minutes: Stop after this time; the next call continues. None means no limit.
         recall: Say how many images to embed again if the estimated recall@10 of mapped vectors is lower.
+        every: Of a video: seconds between two frames.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
         json: Print what was done as JSON.
@@ -71,7 +77,7 @@ def index_command(
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes {minutes}: give a positive number.")
     learner = Learner(state, encoder=typed_encoder(encoder))
-    done = learner.index(folders, refresh, minutes)
+    done = learner.index(tuple(frames_of(one, every) for one in folders), refresh, minutes)
     status = learner.index_status()
     assert status is not None
     notice(*done.notices)
@@ -144,8 +150,8 @@ def search_command(
         print_json(query=query, searched=found.searched, hits=found.hits)
     else:
         rows = [(str(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
-        _print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
-    rows = {"query": [query]} | _in_rows([hit.path for hit in found.hits])
+        print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
+    rows = {"query": [(query, "")]} | _in_rows([(hit.path, f"{hit.similarity:.3f}") for hit in found.hits])
     _draw(sheet, rows, [*folders, query])
 
 
@@ -157,11 +163,12 @@ def duplicates_command(
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Find images that the index has twice: the same bytes, the same picture, and pictures that look alike.
+    """Find images that the index has twice: the same bytes, the same picture, series, and pictures that look alike.
 
     The same picture was compressed again, resized, or turned by EXIF; this is decided on pixels, without the encoder.
-    Look-alikes are more similar to the first of their group than almost any two images of different folders. Copies of
-    the first two kinds could go; the best one of each group (pixels, then bytes, then date) stays and stands first.
+    A series was taken within seconds (or has consecutive names where no time is known) and looks alike. Look-alikes are
+    more similar to the first of their group than almost any two images of different folders. Copies of the first two
+    kinds could go; the best one of each group (pixels, then bytes, then date) stays and stands first.
 
     Examples:
       osiris duplicates state
@@ -192,7 +199,7 @@ def duplicates_command(
         kinds = ", ".join(f"{count} of {kind}" for kind, count in counts.items())
         say(f"{len(found.groups)} groups{kinds and f' ({kinds})'}; {found.could_go} images could go")
     rows = {
-        f"{number} {group.kind} ({len(group.images)})": [twin.path for twin in group.images[:COLUMNS]]
+        f"{number} {group.kind} ({len(group.images)})": [(twin.path, _size(twin)) for twin in group.images[:COLUMNS]]
         for number, group in enumerate(found.groups[:MOST_GROUPS], 1)
     }
     _draw(sheet if found.groups else None, rows, folders)
@@ -202,8 +209,16 @@ def duplicates_command(
 
 def _described(twin: Twin, group: TwinGroup) -> str:
     size = f"{twin.width} x {twin.height}, {twin.bytes:,} bytes" + (f", {twin.taken}" if twin.taken else "")
-    alike = f", similarity {twin.similarity:.3f}" if group.kind == "look-alikes" and twin is not group.images[0] else ""
+    alike = (
+        f", similarity {twin.similarity:.3f}"
+        if group.kind in ("a series", "look-alikes") and twin is not group.images[0]
+        else ""
+    )
     return f"{relative(twin.path)}  {size}{alike}{', could go' if twin.could_go else ''}"
+
+
+def _size(twin: Twin) -> str:
+    return f"{twin.width} x {twin.height}{', could go' if twin.could_go else ''}"
 
 
 def relative(path: Path) -> str:
@@ -218,25 +233,30 @@ def novel_command(
     folder: Positional[Path],
     count: int = 12,
     out: Path | None = None,
+    every: float = EVERY,
     encoder: str | None = None,
     json: bool = False,
 ) -> None:
-    """List the images of a folder, those least like the images of the index first.
+    """List the images of a folder or a video, those least like the images of the index first.
 
     Examples:
       osiris novel state photos/2027-01
       osiris novel state photos/2027-01 --count 30 --json
+      osiris novel state clips/2027-01.mp4                 what is new, and when in the video
 
     Args:
         state: The directory of a state or run with an index (`osiris index`).
-        folder: The new images. Those that are in the index themselves are compared with the others in it.
+        folder: The new images, or a video file. Those that are in the index themselves are compared with the others in
+            it.
         count: How many images to show, the least similar ones first.
         out: The contact sheet. None means novel.png; none with --json.
+        every: Of a video: seconds between two frames.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
             or `osiris train`.
         json: Print the images as JSON.
     """
 
+    folder = frames_of(folder, every)
     sheet = _sheet(out, "novel.png", json, [folder])
     if count < 1:
         raise UserError(f"--count {count}: give a positive number.")
@@ -247,8 +267,8 @@ def novel_command(
         print_json(images=images[:count])
     else:
         rows = [(str(one.path), f"{one.similarity:.3f}", str(one.nearest)) for one in images[:count]]
-        _print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
-    _draw(sheet, _in_rows([one.path for one in images[:count]]), [folder])
+        print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
+    _draw(sheet, _in_rows([(one.path, f"{one.similarity:.3f}") for one in images[:count]]), [folder])
 
 
 def _mapped(learner: Learner) -> list[str]:
@@ -264,10 +284,10 @@ def print_json(**values: Any) -> None:
     print(json_module.dumps(plain, indent=1))
 
 
-def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
     table = Table(title=escape(printable(title)) or None)
     for column in ("", *columns) if numbered else columns:
-        left = column in ("image", "to")
+        left = column in ("image", "to", "tag", "surest")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for place, row in enumerate(rows, 1):
         table.add_row(*([str(place)] if numbered else []), *map(printable, row))
@@ -287,14 +307,14 @@ def _sheet(out: Path | None, default: str, json: bool, folders: Sequence[Path]) 
     return out
 
 
-def _in_rows(paths: list[Path]) -> dict[str, list[Path]]:
+def _in_rows(paths: list[Noted]) -> dict[str, list[Noted]]:
     starts = range(0, len(paths), COLUMNS)
     return {f"{start + 1} to {min(start + COLUMNS, len(paths))}": paths[start : start + COLUMNS] for start in starts}
 
 
-def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) -> None:
-    """A contact sheet. Files that are not `named` and not below a named folder are not opened: an index may come from
-    somebody else."""
+def _draw(out: Path | None, rows: dict[str, list[Noted]], named: Sequence[Path]) -> None:
+    """A contact sheet, with name and note below each image. Files that are not `named` and not below a named folder are
+    not opened: an index may come from somebody else."""
 
     if out is None:
         return
@@ -310,8 +330,9 @@ def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) 
             notice(f"{path} cannot be read any more ({error}); its place on the contact sheet is grey.")
             return np.full((3, THUMBNAIL, THUMBNAIL), 128, dtype=np.uint8)
 
-    images = [torch.from_numpy(np.stack([thumbnail(path) for path in row])) for row in rows.values()]
-    sheet = contact_sheet(images, [*rows], scale=1)
+    images = [torch.from_numpy(np.stack([thumbnail(path) for path, _ in row])) for row in rows.values()]
+    captions = [[f"{printable(path.name)}\n{note}".replace("\t", " ") for path, note in row] for row in rows.values()]
+    sheet = contact_sheet(images, [*rows], scale=1, captions=captions)
     kind = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
     content = io.BytesIO()  # on a full disk, Pillow raises errors of many types
     sheet.save(content, kind)

@@ -14,6 +14,7 @@ from tyro.conf import Positional
 from osiris.commands.options import ignored_dashboards, print_help, read_options, refuse_others
 from osiris.config import OPTIONS, Config
 from osiris.console import say
+from osiris.data.video import EVERY, frames_of, is_video
 from osiris.errors import UserError
 from osiris.learner import Learner
 from osiris.learner.episodes import each_episode
@@ -29,9 +30,11 @@ class Own:
     state: Positional[Path]
     """The directory of the state, or a finished run of `osiris train`."""
     folder: Positional[Path]
-    """The new images, at any depth below this folder: one episode."""
+    """The new images, at any depth below this folder: one episode. Or a video file."""
     name: str | None = None
     """Name of the episode; None means the name of the folder."""
+    every: float = EVERY
+    """Of a video: seconds between two frames that are used."""
     each: bool = False
     """Each folder in the given folder is an episode; they are learned in the order of their names."""
     keep_tasks: Annotated[int, Meta(ge=1)] | None = None
@@ -47,10 +50,13 @@ class Own:
     """Continue the state although the source of its own methods, terms or objectives has changed."""
     quiet: bool = False
     """No progress display."""
+    verbose: bool = False
+    """Also show the terms of the loss, the speed and the health of the features (`log.jsonl` has them in any case)."""
 
 
 NOT_OF_EPISODES = {
     **dict.fromkeys(("benchmark", "data_dir", "class_order", "shuffle_tasks", "validation"), "describes a benchmark"),
+    **dict.fromkeys(("stream", "stream_seed", "frames", "points", "boundaries", "past_model"), "is for a stream"),
     **dict.fromkeys(("train_per_class", "bank_per_class", "test_per_class"), "describes images with classes"),
     **dict.fromkeys(("image_column", "label_column", "episode_column"), "describes a `dataset:`"),
     **dict.fromkeys(("protocols", "probe", "random_encoders"), "is for images with classes (see --reference)"),
@@ -71,6 +77,7 @@ class Args(Own):
     Examples:
       osiris observe state photos/2026-11
       osiris observe state photos/2026-12 --keep-tasks 3
+      osiris observe state clips/2026-11.mp4 --every 2
       osiris observe state photos --each           2026-11, 2026-12, ... one after the other
       osiris observe other photos/2026-11 --encoder hf:facebook/dinov2-small
       osiris observe state photos/2027-01 --reference labelled
@@ -107,14 +114,15 @@ def check_call(own: Own, names: frozenset[str]) -> None:
 def observe(own: Own, learner: Learner) -> int:
     for one in each_episode(own.folder) if own.each and own.folder.is_dir() else (own.folder,):
         learner.observe(
-            one,
-            own.name,
+            frames_of(one, own.every),
+            own.name or (one.name if is_video(one) else None),
             own.quiet,
             own.keep_tasks,
             own.reference,
             own.only_if_better,
             own.new_reference,
             own.new_source,
+            own.verbose,
         )
         unfinished = learner.status()["unfinished"]
         if unfinished is None:

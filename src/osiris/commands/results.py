@@ -15,7 +15,7 @@ from osiris.evaluation.differences import Varying
 from osiris.models.external import typed_encoder
 from osiris.paper import published
 from osiris.presets import MEANINGLESS
-from osiris.reporting.comparison import comparison_table, published_table
+from osiris.reporting.comparison import comparison_table, online_table, published_table
 from osiris.reporting.tables import show
 from osiris.reporting.tidy import write_tidy
 from osiris.runs.run import load_runs
@@ -108,7 +108,7 @@ def compare_command(
 def paper_command(
     benchmark: str | None = None,
     protocol: Literal["class-agnostic", "task-aware"] | None = None,
-    table: Literal["methods", "ablation", "environments"] = "methods",
+    table: Literal["methods", "ablation", "environments", "online"] = "methods",
     format: Format = "text",
 ) -> None:
     """Print the results that the paper published.
@@ -118,14 +118,21 @@ def paper_command(
       osiris paper --benchmark structured-tiny-imagenet --protocol task-aware --format latex
       osiris paper --table ablation
       osiris paper --table environments
+      osiris paper --table online                  of another paper: learning from a stream
 
     Args:
         benchmark: split-cifar100-5, split-cifar100-20, structured-cifar100 or structured-tiny-imagenet. None means
             split-cifar100-20.
         protocol: Whether the KNN knows the task of a test image. None means class-agnostic.
         table: All methods; osiris-d without its parts (split-cifar100-20); accuracy within the environments
-            (Tiny-ImageNet).
+            (Tiny-ImageNet); the tables of CLIMB, of which the paper has none (docs/streams.md).
     """
+    if table == "online":
+        if benchmark is not None or protocol is not None:
+            raise UserError("--table online has two data sets and one protocol: leave out --benchmark and --protocol.")
+        for dataset in published.online():
+            show(online_table(dataset), format)
+        return
     only = {"ablation": published.TWENTY, "environments": published.STRUCTURED_TINY}
     if benchmark not in (None, only.get(table, benchmark)):
         raise UserError(f"--benchmark {benchmark}: --table {table} is of {only[table]} alone; leave it out.")

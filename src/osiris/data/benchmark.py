@@ -52,6 +52,18 @@ class TaskContent(TypedDict):
 
 
 @dataclass(frozen=True)
+class Order:
+    """The training images as one stream."""
+
+    name: str
+    """As `--stream` writes it."""
+    rows: Tensor
+    """int64 [N]: indices into `train`, one for each position of the stream."""
+    starts: tuple[int, ...]
+    """Positions at which a task begins, without the first; empty if the order knows no tasks."""
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A sequence of tasks. The learner sees `train`; the KNN searches `bank` for neighbours of the images of `test`."""
 
@@ -80,6 +92,8 @@ class Benchmark:
     """The images of each task in short; see `content_differences`."""
     learned: int = 0
     """How many tasks at the beginning were learned before: their images are not at hand any more."""
+    order: Order | None = None
+    """The order in which all tasks are learned as one stream (osiris.data.stream); None: one task after the other."""
 
     @property
     def task_count(self) -> int:
@@ -104,6 +118,8 @@ class Benchmark:
 
     def training_rows(self, task: Tensor, position: Tensor) -> Tensor:
         """Indices into `train` of images that are given by task and position in it, as the memory records them."""
+        if self.order is not None:
+            return self.order.rows[position]
         rows = torch.full_like(position, -1)
         for one in task.unique().tolist():
             members, chosen = self.training_indices(one), task == one

@@ -122,12 +122,15 @@ class BenchmarkName:
     task_count: int | None
     """Number of tasks that the classes are divided into; None: the data's own episodes are the tasks."""
     order: str = "random"
-    """Order of the classes: `random`, `structured`, or `own` (tinyworld's)."""
+    """Order of the classes: `random`, `structured`, or `own` (tinyworld's); of a film, which one."""
     about: str = ""
 
 
 _NAMED = (
     BenchmarkName("tinyworld", "known", "tinyworld", 10, "own", "rendered by code: for demos and tests"),
+    BenchmarkName("walk", "known", "tinyworld", 10, "walk", "a film of tinyworld: a stream of frames"),
+    BenchmarkName("walk:ordered", "known", "tinyworld", 10, "walk:ordered", "a film that shows task after task"),
+    BenchmarkName("walk:shuffled", "known", "tinyworld", 10, "walk:shuffled", "the frames of walk, shuffled"),
     BenchmarkName("split-cifar100-5", "known", "cifar100", 5, about="Table 2: 5 tasks of 20 random classes"),
     BenchmarkName("split-cifar100-20", "known", "cifar100", 20, about="Table 2: 20 tasks of 5 random classes"),
     BenchmarkName("structured-cifar100", "known", "cifar100", 10, "structured", "Table 3: 10 tasks of 2 superclasses"),

@@ -25,12 +25,20 @@ class BenchmarkConfig:
     """`seed:N` for a random class order, or a JSON file with a list of class names; None means the benchmark's own."""
     shuffle_tasks: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """Shuffle the order of the tasks with this seed."""
+    stream: str | None = None
+    """Learn all images as one stream in this order: tasks, blurred:SHARE, zones:IMAGES, irregular, recurring:ROUNDS,
+    i-blurry:N:M, si-blurry:N:M, runs:LENGTH, repetition:..., slots:..., shuffled, time or name (docs/streams.md). None:
+    one task after the other."""
+    stream_seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """The random numbers of the stream; all runs of a comparison share it."""
     train_per_class: PerClass | None = None
     """Training images per class that the learner sees; None means all."""
     bank_per_class: PerClass | None = None
     """Training images per class in the KNN bank; None means all."""
     test_per_class: PerClass | None = None
     """Test images per class; None means all."""
+    frames: Annotated[int, Meta(ge=1, le=10**7)] | None = None
+    """Frames of the film `walk`; None means 20,000."""
     validation: bool = False
     """Evaluate on a fifth of the training images, which are then not used for training, instead of the test images."""
     image_size: Annotated[int, Meta(ge=8, le=LARGEST_SIDE)] | None = None

@@ -6,14 +6,20 @@ name, with numbers inside names compared as numbers. The same class name in two 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from osiris.console import printable
 from osiris.data.source import Rows, Source, Values, hash_lines, make_source, natural, stamp
 from osiris.errors import UserError, install_extra
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
 HEIC = (".heic", ".heif")
@@ -131,6 +137,47 @@ def first_episode_size(folder: Path) -> int | None:
     _leave_out_loose(listing)
     counts = Counter(parts[0] if len(parts) > 1 else "" for parts in listing.files)
     return next(iter(counts.values()), None)
+
+
+TAKEN, CHANGED = 36867, 306
+"""EXIF: when a photo was taken (DateTimeOriginal), and when its file was changed (DateTime)."""
+
+
+def places(paths: Sequence[Path], by_time: bool) -> tuple[Tensor, list[str]]:
+    """(the place of each file in time or by name, notices). Without EXIF a file has the time of its last change. Files
+    of the same time are in the order of their names."""
+    import torch
+
+    by_name = sorted(range(len(paths)), key=lambda at: [natural(part) for part in paths[at].parts])
+    place = torch.empty(len(paths), dtype=torch.int64)
+    if not by_time:
+        place[torch.tensor(by_name)] = torch.arange(len(paths))
+        return place, []
+    moments = [taken(path) for path in paths]
+    without = sum(moment is None for moment in moments)
+    known = [
+        datetime.fromtimestamp(path.stat().st_mtime) if moment is None else moment
+        for path, moment in zip(paths, moments)
+    ]
+    place[torch.tensor(sorted(by_name, key=known.__getitem__))] = torch.arange(len(paths))
+    text = f"{without:,} of {len(paths):,} images do not say when they were taken: the time of their files is used."
+    return place, [text] * bool(without)
+
+
+def taken(path: Path) -> datetime | None:
+    """When a photo was taken, by its EXIF data."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            exif = image.getexif()
+            texts = [exif.get_ifd(0x8769).get(TAKEN), exif.get(CHANGED)]
+    except Exception:  # Pillow's plugins raise many types; what cannot be decoded was reported before
+        return None
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(str(text).strip("\0 ")[:19], "%Y:%m:%d %H:%M:%S")
+    return None
 
 
 def path_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,25 +22,41 @@ from osiris.data.catalogue import (
 )
 from osiris.data.config import BenchmarkConfig
 from osiris.data.source import Rows, Source, Values, make_source
+from osiris.data.tinyworld.walk import walk_labels
 from osiris.errors import UserError
 
 if TYPE_CHECKING:
     from osiris.data.benchmark import Benchmark
+    from osiris.data.dataset import Dataset
 
 
 def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """The benchmark that `config` names, with its images in the cache or in memory."""
+    if config.stream is not None:
+        from osiris.data.stream import parse
+
+        parse(config.stream)  # a mistake is reported before anything is decoded
     name = parse_name(config.benchmark)
+    if name.order in WALKS:
+        return _walk(name, config)
     if name.task_count is None and config.class_order is not None:
         raise UserError(
             f"--class-order needs tasks made of classes: use split-{name.text}-N to divide {name.place} into N tasks."
         )
-    from osiris.data.benchmark import by_class, by_episode
+    from osiris.data.benchmark import by_episode
     from osiris.data.dataset import load_dataset
 
-    dataset = load_dataset(open_source(name, config), config)
+    source = open_source(name, config)
+    dataset = load_dataset(source, config)
     if name.task_count is None:
-        return by_episode(name.text, dataset, config)
+        return as_stream(by_episode(name.text, dataset, config), config, source, dataset)
+    return as_stream(_by_class(name, dataset, config), config, source, dataset)
+
+
+def _by_class(name: BenchmarkName, dataset: Dataset, config: BenchmarkConfig) -> Benchmark:
+    from osiris.data.benchmark import by_class
+
+    assert name.task_count is not None
     if name.order == "own" and config.class_order is None:
         return by_class(name.text, dataset, tinyworld.TASKS, config, tinyworld.ENVIRONMENTS, tinyworld.TASK_NAMES)
     published = name.kind == "known" and name.place != "tinyworld"
@@ -48,6 +65,52 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     chosen = choose_tasks(name.text, dataset.class_names, aliases, name.task_count, packaged, config.class_order)
     structured = name.text == "structured-tiny-imagenet" and config.class_order is None
     return by_class(name.text, dataset, chosen, config, tiny_imagenet_environments() if structured else ())
+
+
+def as_stream(
+    benchmark: Benchmark, config: BenchmarkConfig, source: Source | None = None, dataset: Dataset | None = None
+) -> Benchmark:
+    """The benchmark in the order of `--stream`, if there is one. `time` and `name` of image files: `folder.places`."""
+    if config.stream is None or benchmark.order is not None:
+        return benchmark
+    from osiris.data.images import Subset
+    from osiris.data.stream import ordered
+
+    place, notices = None, []
+    if config.stream in ("time", "name") and source is not None and dataset is not None:
+        images = benchmark.train.images
+        assert isinstance(images, Subset)
+        table = source.read_table()
+        files = table.read(dataset.rows["row"][images.indices.numpy()].tolist()) if source.origin else []
+        if files:
+            place, notices = folder.places([Path(str(file)) for file in files], by_time=config.stream == "time")
+    stream = ordered(benchmark, config.stream, config.stream_seed, place)
+    return replace(stream, notices=(*stream.notices, *notices))
+
+
+def _walk(name: BenchmarkName, config: BenchmarkConfig) -> Benchmark:
+    """A film of tinyworld as the training images; bank and test are its stills."""
+    import torch
+
+    from osiris.data.benchmark import Split
+    from osiris.data.dataset import load_dataset
+
+    base = load_benchmark(replace(config, benchmark="tinyworld", stream=None))
+    count, by_task = config.frames or tinyworld.FRAMES, WALKS[name.order]
+    frames = load_dataset(tinyworld.walk_source(count, by_task), replace(config, validation=False))
+    label = torch.from_numpy(walk_labels(count, by_task))
+    task = torch.tensor([next(t for t, labels in enumerate(base.tasks) if one in labels) for one in range(40)])
+    train = Split(frames.images, task[label], label)
+    digest = hashlib.sha256(f"{base.checksum} {frames.checksum}".encode() + label.numpy().tobytes()).hexdigest()
+    benchmark = replace(base, name=name.text, train=train, checksum=digest, contents=(), location=frames.location)
+    from osiris.data.stream import ordered
+
+    chosen = config.stream or ("shuffled" if name.order == "walk:shuffled" else "time")
+    return ordered(benchmark, chosen, config.stream_seed)
+
+
+WALKS = {"walk": False, "walk:ordered": True, "walk:shuffled": False}
+"""The films by the order in their name, and whether their stations are visited task after task."""
 
 
 def open_source(name: BenchmarkName, config: BenchmarkConfig) -> Source:

@@ -54,6 +54,8 @@ class ProtocolConfig:
     """How many untrained encoders are measured; their mean accuracy is the baseline of forward transfer."""
     evaluate_every: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Also evaluate inside tasks, whenever this many steps were made."""
+    points: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    """In a stream: equal parts after which the encoder is evaluated (unless --evaluate-every says when)."""
     keep_features: bool = False
     """Keep the features of bank and test images beside the other results."""
     probe: bool = False

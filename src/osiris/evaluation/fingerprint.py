@@ -30,6 +30,8 @@ def protocol_fingerprint(
         "random_encoders": protocol.random_encoders,
         "encoder": encoder_description,
     }
+    if benchmark.order is not None:
+        fields["stream"] = benchmark.order.name
     return Fingerprint(**fields, hash=json_digest(fields))
 
 

@@ -55,6 +55,18 @@ def forward_transfer(accuracy: np.ndarray, random_accuracy: np.ndarray) -> float
     return mean(accuracy.diagonal(1)[:count] - random_accuracy[1 : count + 1])
 
 
+def stream_metrics(accuracy: np.ndarray) -> dict[str, float | None]:
+    """Of a stream, whose rows are points in time. F = mean over tasks of the best accuracy minus that at the end;
+    `average` is the mean of A over the points, `drop` the deepest fall of A below its best so far."""
+    course = np.nanmean(accuracy, axis=1)
+    return {
+        "A": mean(accuracy[-1]),
+        "F": mean((accuracy - accuracy[-1]).max(axis=0)),
+        "average": float(course.mean()),
+        "drop": float((np.maximum.accumulate(course) - course).max()),
+    }
+
+
 def all_metrics(
     accuracy: np.ndarray, task_level: float | None, random_accuracy: np.ndarray | None = None
 ) -> dict[str, float | None]:

@@ -64,6 +64,28 @@ class TaskLevelScores(Record, frozen=True, kw_only=True):
     """Numbers of images, [true task][predicted task]."""
 
 
+class Budget(Record, frozen=True, kw_only=True):
+    """What a stream has cost so far."""
+
+    images: int
+    """Images of the stream that were seen."""
+    steps: int
+    backward: int = 0
+    """Views that were sent forward and backward through an encoder."""
+    forward: dict[str, int] = {}
+    """Views that were sent forward: `x`, `y` and others through f, `frozen` through other encoders."""
+    evaluated: int = 0
+    """Images embedded for evaluations; the learner does not see them."""
+    memory_bytes: int = 0
+    """Images of the memory with all that is stored beside them."""
+    frozen_bytes: int = 0
+    """Parameters of f*, g* and averages."""
+    renewals: list[int] = []
+    """Images that were seen when f* was renewed."""
+    cuts: list[int] = []
+    """Positions at which storyboard has found the beginning of a scene."""
+
+
 Better = Literal["higher", "lower"]
 
 
@@ -96,6 +118,10 @@ class Scores(Record, frozen=True, kw_only=True):
     """Metrics of the user's own, by name."""
     key: str | None = None
     """Of what `osiris evaluate` has computed: the digest of weights, data and protocol."""
+    budget: Budget | None = None
+    """Of a stream up to here."""
+    coming: float | None = None
+    """Of a stream: accuracy on the images that come next (osiris.evaluation.coming)."""
 
 
 class CurveScores(Scores, frozen=True, kw_only=True):
@@ -222,6 +248,8 @@ class Fingerprint(Record, frozen=True, kw_only=True):
     encoder: dict[str, Any]
     """Its config, or a name if it was made elsewhere."""
     hash: str
+    stream: str | None = None
+    """The order of the images, if all tasks were learned as one stream."""
 
 
 class Setting(Record, frozen=True, kw_only=True):

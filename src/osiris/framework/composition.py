@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from osiris.errors import UserError, unknown
+from osiris.framework import past
 from osiris.framework.config import MethodConfig
 from osiris.framework.methods import OWN, ROLES, Method, find_method
 from osiris.framework.objectives import Objective
@@ -36,7 +37,7 @@ def resolve(config: MethodConfig) -> Method:
     for role in ROLES:
         text = getattr(config, role)
         if text is not None:
-            if method.stream != "continual":
+            if method.learns != "continual":
                 raise UserError(f"--{role} changes nothing in {method.name!r}, which has no second task.")
             if role == "past" and not method.past:
                 method = replace(method, past_weight=None)  # the default weight of each term
@@ -44,6 +45,8 @@ def resolve(config: MethodConfig) -> Method:
             changes.append(f"{role}={text}")
     if config.pocon_interval is not None and all(term.options.get("interval") is None for term in method.terms):
         method = method.with_option("interval", config.pocon_interval)
+    if config.usual_replay is not None and method.replay < 1 and config.replay_fraction is None:
+        method = replace(method, replay_count=config.usual_replay)
     for option, value in options.items():
         method = _with_option(method, option, value)
         changes.append(f"{option}={value}")
@@ -51,22 +54,33 @@ def resolve(config: MethodConfig) -> Method:
         kind, _, options = split(config.objective, "objective")
         method = replace(method, objective=from_dict(Objective, {"kind": kind, **options}))
         changes += [f"objective={config.objective}"] if config.objective != "ntxent" else []
+    default = replace(method, replay_count=None)
     for flag, field, used in (
         ("cross_weight", "cross_weight", bool(method.cross)),
         ("past_weight", "past_weight", bool(method.past)),
         ("second_space", "second_space", any("h" in term.spaces for term in method.terms)),
         ("memory_policy", "memory", method.reads_memory),
         ("replay_fraction", "replay", method.reads_memory),
+        ("replay", "replay_count", method.reads_memory),
+        ("boundaries", "boundaries", method.uses_past),
+        ("past_model", "past_model", method.uses_past),
     ):
         value = getattr(config, flag)
-        if value is not None:
+        if value is not None and value != getattr(default, field):
             if not used:
                 raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: no term uses it.")
             method = replace(method, **{field: value})
-            changes.append(f"{field.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{field}={value}")
+            shown = "replay" if flag == "replay" else field
+            changes.append(f"{shown.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{shown}={value}")
     memory_class(method.memory)  # refuses an unknown one
     if config.second_space == "copy" and not method.copies_g:
         raise UserError(f"--second-space copy: g of {method.objective.kind} differs in shape from h; leave it out.")
+    if config.replay is not None and config.replay_fraction is not None:
+        raise UserError("--replay is a number of images, --replay-fraction a share of the batch: give one of them.")
+    if config.past_model is not None:
+        past.parse(config.past_model)
+        if config.boundaries in ("known", "detect"):
+            raise UserError(f"--boundaries {config.boundaries} says what f* is: leave out --past-model.")
     check(method)
     return replace(method, name=method.name + (f"[{','.join(changes)}]" if changes else ""))
 
@@ -141,7 +155,22 @@ def check(method: Method) -> None:
     fields = {name for term in method.terms if isinstance(term, StoringTerm) for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
-    if method.memory == "quota" and fields:
-        raise UserError("the memory quota takes images at the end of a task and stores no embeddings with them.")
+    if method.memory in ("quota", "equal") and fields:
+        raise UserError(f"the memory {method.memory} takes images at the end of a task and stores no embeddings.")
     for term in method.terms:
         term.check(method)
+
+
+def check_stream(method: Method) -> None:
+    """Refuse a method that cannot learn from a stream, with the reason."""
+    instead = {"joint": "a stream of all tasks is --method ft --stream shuffled", "first-task": "a stream has no tasks"}
+    if method.learns in instead:
+        raise UserError(f"{method.name} has no order: {instead[method.learns]}. Leave out --stream, or use that.")
+    if method.memory in ("quota", "equal"):
+        raise UserError(
+            f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have."
+        )
+    if method.second_space == "fresh":
+        raise UserError("h is always fresh in a stream: leave out --second-space.")
+    for term in method.terms:
+        term.check_stream(method)

@@ -37,6 +37,17 @@ class MethodConfig:
     """How h starts in task 2: as a copy of g, or newly initialised."""
     memory_policy: str | None = None
     """Images that the memory keeps: `reservoir` (a uniform sample), `fifo` (the newest), `minred` (the least
-    redundant), `quota` (as many per task), or `module:name`."""
+    redundant), `quota` (as many per task), `equal` (the same without
+    a known number of tasks), or `module:name`."""
+    replay: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """|Y| as a number of images, whatever |X| is."""
+    usual_replay: tyro.conf.Suppress[int | None] = None
+    """|Y| in this preset, for methods that read the memory; on the command line: --replay."""
+    boundaries: Literal["known", "none", "detect"] | None = None
+    """In a stream: whether a method is told where a task begins (for f*); `detect`: it looks for changes of the images.
+    None means `none`."""
+    past_model: str | None = None
+    """In a stream without boundaries: what f* is, snapshot:N or ema:N with N steps or (below 1) a share of the stream.
+    None means snapshot:0.1."""
     replay_fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
     """|Y| / |X|; None means 3/4 (lump and cromo: 1)."""

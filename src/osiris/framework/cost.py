@@ -70,7 +70,7 @@ def total_cost(costs: Mapping[str, Cost]) -> Cost:
 @cache
 def later_cost(method: Method) -> Cost:
     """The cost of an image in each epoch, from the second task on."""
-    cost = total_cost(measure_cost(method)) if method.stream == "continual" else TWO_VIEWS
+    cost = total_cost(measure_cost(method)) if method.learns == "continual" else TWO_VIEWS
     return Cost(cost.forward * method.length, cost.backward * method.length)
 
 

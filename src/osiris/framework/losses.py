@@ -25,6 +25,20 @@ def contrast(z: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
     return _decoupled(logits, target) if decoupled else F.cross_entropy(logits, target)
 
 
+def temporal_class(z: Tensor, label: Tensor, tau: float = 0.1) -> Tensor:
+    r"""TC (Memory Storyboard): as `contrast`, with all views of the images of one `label` [N] as positives.
+
+    Mean over anchors a, and over the other views p with its label, of -log exp(a . p / tau) / sum_{j != a} exp(a . j /
+    tau). With a label of its own for each image it is `contrast`.
+    """
+    anchors, labels = z.flatten(0, 1), label.repeat(2)
+    itself = torch.eye(len(anchors), dtype=torch.bool, device=z.device)
+    logits = (anchors @ anchors.T / tau).masked_fill(itself, -torch.inf)
+    positive = (labels[:, None] == labels) & ~itself
+    each = (logits.masked_fill(~positive, 0).sum(1)) / positive.sum(1) - logits.logsumexp(1)
+    return -each.mean()
+
+
 def contrast_with_negatives(z: Tensor, others: Tensor, tau: float = 0.1, decoupled: bool = False) -> Tensor:
     r"""L^ER+ = L^SSL(X, X u Y): as `contrast`, with all views of `others` [2, M, d] as further negatives."""
     anchors = z.flatten(0, 1)

@@ -30,11 +30,12 @@ from osiris.framework.terms import (
     PseudoDistil,
     Revisit,
     Snapshot,
+    Storyboard,
     Term,
     Y,
 )
 
-Stream = Literal["continual", "joint", "first-task"]
+Learns = Literal["continual", "joint", "first-task"]
 Role = Literal["current", "cross", "past"]
 ROLES: tuple[Role, ...] = ("current", "cross", "past")
 
@@ -64,11 +65,17 @@ class Method:
     """|Y| / |X|."""
     replay_limit: int | None = None
     """The largest |Y|."""
-    memory: Literal["reservoir", "fifo", "minred", "quota"] = "reservoir"
+    replay_count: int | None = None
+    """|Y|, whatever |X| is; None: by the share."""
+    boundaries: Literal["known", "none", "detect"] = "none"
+    """In a stream: whether it is told where a task begins."""
+    past_model: str | None = None
+    """In a stream: what f* is (osiris.framework.past)."""
+    memory: Literal["reservoir", "fifo", "minred", "quota", "equal"] = "reservoir"
     """Which images the memory keeps (osiris.memory)."""
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
-    stream: Stream = "continual"
+    learns: Learns = "continual"
     """`joint`: all tasks shuffled together; `first-task`: the first task alone. Both have as many steps as a continual
     run."""
     sums: Literal["readout", "manifold"] | None = None
@@ -113,8 +120,15 @@ class Method:
         return self.second_space == "copy" and type(self.objective).projector is Objective.projector
 
     def replayed(self, images: int) -> int:
-        """|Y| for |X| images: a fraction of them, rounded down, up to the limit."""
+        """|Y| for |X| images: a fraction of them, rounded down, up to the limit; or a fixed number."""
+        if self.replay_count is not None:
+            return self.replay_count
         return min(int(images * self.replay), self.replay_limit or images)
+
+    @property
+    def uses_past(self) -> bool:
+        """Whether any term needs a model of the past."""
+        return any(term.needs_past for _, term, _ in self.weighted(0))
 
     @property
     def reads_memory(self) -> bool:
@@ -170,10 +184,11 @@ ZOO: dict[str, Method] = {
     "cla-e": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignAverage("Y")),
     "cla-r": replace(ER_PLUS_PLUS, memory="fifo") | past(AlignStored()),
     "cla-b": FT | past(AlignAverage("X")),
+    "storyboard": ER_PLUS_PLUS | past(Storyboard()),
     "readout": Method(current=(), sums="readout"),
     "smt": Method(current=(), sums="manifold"),
-    "offline": replace(FT, stream="joint"),
-    "d1-only": replace(FT, stream="first-task"),
+    "offline": replace(FT, learns="joint"),
+    "d1-only": replace(FT, learns="first-task"),
 }
 TRAINED = tuple(name for name, method in ZOO.items() if method.sums is None)
 """The methods that learn with terms and gradients."""

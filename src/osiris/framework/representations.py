@@ -9,7 +9,7 @@ current h (osiris-d), `rep(X, "g*", "f*")` the past encoder with the past g (cas
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +46,14 @@ class Frozen(nn.Module):
     def update(self, network: nn.Module) -> None:
         """Copy the current state of the network, in place."""
         copy_state(network, self.network)
+
+    @torch.no_grad()
+    def follow(self, network: nn.Module, rate: float) -> None:
+        """theta~ <- rate theta~ + (1 - rate) theta; statistics of BatchNorm are copied."""
+        for average, parameter in zip(self.network.parameters(), network.parameters(), strict=True):
+            average.mul_(rate).add_(parameter, alpha=1 - rate)
+        for own, buffer in zip(self.network.buffers(), network.buffers(), strict=True):
+            own.copy_(buffer)
 
     def forward(self, inputs: Tensor) -> Tensor:
         with torch.no_grad():
@@ -142,9 +150,18 @@ class Networks(nn.Module):
 
     def end_task(self) -> None:
         """f* <- f, g* <- g."""
+        for frozen, network in self._past():
+            frozen.update(network)
+
+    def follow(self, rate: float) -> None:
+        """f* and g* as moving averages, in a stream."""
+        for frozen, network in self._past():
+            frozen.follow(network, rate)
+
+    def _past(self) -> Iterator[tuple[Frozen, nn.Module]]:
         for name, frozen in self.past.items():
             assert isinstance(frozen, Frozen)
-            frozen.update(self.encoder if name == "encoder" else self.heads[name])
+            yield frozen, self.encoder if name == "encoder" else self.heads[name]
 
 
 Key = tuple[str, nn.Module, tuple[nn.Module, ...]]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
-from osiris.framework.terms import Contrast, StepContext, StoringTerm, TaskContext, Term, X, Y
+from osiris.framework.terms import Contrast, StepContext, StoringTerm, Storyboard, TaskContext, Term, X, Y
 from osiris.memory import memory_class
 from osiris.models.config import ProjectorConfig
 
@@ -46,11 +46,25 @@ class TrainableMethod(nn.Module):
         self.storing = [term for term in terms if isinstance(term, StoringTerm)]
         fields = [field for term in self.storing for field in term.memory_fields.items()]
         widths = {name: self.networks.width(head) for name, head in fields}
+        self.short = next((term for term in terms if isinstance(term, Storyboard)), None)
+        """In a stream: the term whose short memory X comes from."""
+        self.acting: list[tuple[str, Term, float]] | None = None
+        """In a stream: the terms of the present step."""
         self.memory = memory_class(method.memory)(memory_size, image_shape, widths, task_count)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
-        """(logged name, term, weight) of the terms of a task."""
+        """(logged name, term, weight) of the terms of a task; in a stream of those that have what they need."""
+        if self.acting is not None:
+            return self.acting
         return self.first if task == 0 else self.later
+
+    def prepare(self, images: int, past: bool) -> None:
+        """Before a step of a stream with |X| `images`: a term acts as soon as the memory holds Y and, if it uses f* or
+        g*, there is a `past`. Without a term of L_current the loss is that of ft."""
+        filled = self.memory.filled >= self.method.replayed(images)
+        ready = [one for one in self.later if (filled or Y not in one[1].reads) and (past or not one[1].needs_past)]
+        alone = [] if any(name.startswith("current") for name, _, _ in ready) else self.first
+        self.acting = alone + ready
 
     def inputs(self, task: int) -> tuple[str, ...]:
         """The inputs that go through f: X, then Y, then those that terms make."""
@@ -75,11 +89,13 @@ class TrainableMethod(nn.Module):
         """The values that the memory stores with the images of X. In the first task, embeddings of g take the place of
         those of h, which becomes a copy of g after it."""
         fields = [(term, *field) for term in self.storing for field in term.memory_fields.items()]
-        return {name: term.entry(rep, head if task else "g").detach() for term, name, head in fields}
+        own = task > 0 or self.acting is not None
+        return {name: term.entry(rep, head if own else "g").detach() for term, name, head in fields}
 
     def rewritten(self, rep: Representations, context: StepContext) -> dict[str, Tensor]:
         """New values of the fields that the memory stores, for the images of Y."""
-        parts = [term.rewritten(rep, context) for term in self.storing] if context.task else []
+        active = [term for _, term, _ in self.active(context.task)]
+        parts = [term.rewritten(rep, context) for term in self.storing if term in active]
         return {name: value.detach() for part in parts for name, value in part.items()}
 
     def make(self, views: dict[str, Tensor], context: StepContext) -> dict[str, Tensor]:

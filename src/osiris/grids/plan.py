@@ -13,12 +13,15 @@ import osiris
 from osiris.config import Config, to_dict
 from osiris.console import duration
 from osiris.data.catalogue import DATASETS, parse_name
+from osiris.data.tinyworld.walk import FRAMES
 from osiris.devices import open_device
 from osiris.evaluation.fingerprint import json_digest
 from osiris.files import cache_directory, read_json, write_json
 from osiris.framework.composition import resolve
 from osiris.framework.config import BY_SUMS
-from osiris.framework.cost import TWO_VIEWS, later_cost
+from osiris.framework.cost import TWO_VIEWS, later_cost, measure_cost
+from osiris.framework.terms import X
+from osiris.framework.tracing import IMAGES
 from osiris.grids.grid import GridDirectory, GridRun
 from osiris.models.encoder import build_encoder
 from osiris.training.estimate import encoder_flops
@@ -75,6 +78,7 @@ class Costs:
         if sizes is None:
             return None
         tasks = len(sizes.train_per_task) if self._measure("continual", config) else 1
+        tasks = config.evaluation.points if is_stream(config) else tasks
         by_sums = config.method.method in BY_SUMS  # of whole images
         views = sizes.side if by_sums else config.learning.view_size or sizes.side
         passes = (
@@ -87,7 +91,9 @@ class Costs:
 
     def training_passes(self, config: Config, sizes: Sizes) -> float:
         """Encoder forward passes of single views in training, a backward pass counted as two."""
-        epochs = 1 if config.method.method in BY_SUMS else config.learning.epochs
+        epochs = 1 if config.method.method in BY_SUMS else config.learning.epochs * config.learning.passes
+        if is_stream(config):
+            return sum(sizes.train_per_task) * epochs * stream_work(config)
         images = [count * epochs for count in sizes.train_per_task]
         first, later = (self._measure(part, config) for part in ("first", "later"))
         return images[0] * first + sum(images[1:]) * later
@@ -114,8 +120,22 @@ def measure_part(what: str, config: Config, side: int) -> float:
         return speed(config, side)
     method = resolve(config.method)
     if what == "continual":
-        return method.stream == "continual"
+        return method.learns == "continual"
     return TWO_VIEWS.work if what == "first" and method.sums is None else later_cost(method).work
+
+
+def is_stream(config: Config) -> bool:
+    return config.data.stream is not None or parse_name(config.data.benchmark).order.startswith("walk")
+
+
+def stream_work(config: Config) -> float:
+    """Encoder passes for each image of a stream and each of its passes, with |Y| as it is in a mini-batch."""
+    method = resolve(config.method)
+    if method.sums is not None:
+        return later_cost(method).work
+    batch, plain = config.learning.batch_size, replace(method, replay_count=None)
+    more = (method.replayed(batch) / batch) / (plain.replayed(IMAGES) / IMAGES)
+    return sum(cost.work * (1 if name.endswith(X) else more) for name, cost in measure_cost(plain).items())
 
 
 def sizes_of(config: Config) -> Sizes | None:
@@ -126,6 +146,8 @@ def sizes_of(config: Config) -> Sizes | None:
     classes, train, test, side = known.class_count, known.train_per_class, known.test_per_class, known.size
     used = min(train, data.train_per_class or train)
     per_task = [classes * used // tasks] * tasks
+    if name.order.startswith("walk"):
+        per_task = [data.frames or FRAMES]
     bank = classes * min(train, data.bank_per_class or train)
     return Sizes(per_task, bank, classes * min(test, data.test_per_class or test), data.image_size or side)
 
@@ -181,8 +203,8 @@ def print_plan(directory: GridDirectory, jobs: int) -> None:
     most, report = sum(cost.most for cost in known), REPORT_SECONDS + REPORT_RUN * len(known)
     print(
         f"# {len(directory.runs)} runs: {flops:.2e} FLOPs in encoders, {_range(least, most + report)} one after the "
-        f"other on this machine, {_range(least / jobs, most / jobs + report)} with {jobs} at a time. The lower number is "
-        "the encoders alone, the upper one whole runs with their evaluations and the report"
+        f"other on this machine, {_range(least / jobs, most / jobs + report)} with {jobs} at a time. The lower number"
+        " is the encoders alone, the upper one whole runs with their evaluations and the report"
     )
 
 

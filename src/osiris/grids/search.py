@@ -127,7 +127,7 @@ def halvings_of(grid: Grid, ranges: Sequence[Range], trials: int) -> list[Halvin
 
 def task_count(config: Config) -> int:
     """1 for methods that are not continual: they learn all tasks at once."""
-    if resolve(config.method).stream != "continual":
+    if resolve(config.method).learns != "continual":
         return 1
     sizes = sizes_of(config)
     return load_benchmark(config.data).task_count if sizes is None else len(sizes.train_per_task)

@@ -7,7 +7,8 @@ its group itself: there are no chains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,10 @@ shorter side of one picture has fewer than `SMALL` pixels, the second. benchmark
 CONTRAST = 4.0
 """Least deviation of the grey values of a thumbnail: an empty page is not recognised."""
 CHUNK = 1 << 20
+SECONDS = 10
+"""Between two pictures of a series."""
+NUMBERED = re.compile(r"(.*?)(\d{1,18})(\D*)", re.DOTALL)
+"""A name, its last number, and what follows it."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,44 @@ def look_alikes(left: np.ndarray, right: np.ndarray) -> list[Group]:
         if members:
             taken |= {leader, *members}
             groups.append(Group("look-alikes", np.array([leader, *members])))
+    return groups
+
+
+def runs_in_time(paths: Sequence[str], taken: np.ndarray) -> list[np.ndarray]:
+    """Positions of pictures of one folder that were taken one after the other: at most `SECONDS` apart, or, where no
+    camera has written a time, with consecutive numbers in their names. In that order."""
+    keys = list[tuple[str, str, int]]()
+    for path, time in zip(paths, taken.tolist()):
+        folder, _, name = path.rpartition("/")
+        found = NUMBERED.fullmatch(name)
+        if time > 0 or found is None:
+            keys.append((folder, "" if time > 0 else f"/{name}", time))
+        else:
+            keys.append((folder, f"{found[1]}/{found[3]}", int(found[2])))
+    runs = list[list[int]]()
+    for at in sorted(range(len(keys)), key=lambda at: (keys[at], paths[at])):
+        before = keys[runs[-1][-1]] if runs else ("", "", 0)
+        most = 1 if keys[at][1] else SECONDS
+        if runs and before[:2] == keys[at][:2] and keys[at][2] - before[2] <= most:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    return [np.array(run) for run in runs if len(run) > 1]
+
+
+def series(runs: Sequence[np.ndarray], vectors: Callable[[np.ndarray], np.ndarray], cosine: float) -> list[Group]:
+    """Of each run, pictures that are at least so similar to the first of their series. `vectors`: float32 [n, d] of
+    positions in ascending order."""
+    groups = list[Group]()
+    for run in runs:
+        order = np.sort(run)
+        known = vectors(order)[np.searchsorted(order, run)]
+        start = 0
+        for end in range(1, len(run) + 1):
+            if end == len(run) or known[start] @ known[end] < cosine:
+                if end - start > 1:
+                    groups.append(Group("a series", run[start:end]))
+                start = end
     return groups
 
 

@@ -1,4 +1,4 @@
-"""What the images of an index have twice: the same bytes, the same picture, and pictures that look alike."""
+"""What the images of an index have twice: the same bytes, the same picture, series, and pictures that look alike."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from osiris.console import progress
-from osiris.index.copies import Group, Kind, look_alikes, same_bytes, same_picture
+from osiris.index.copies import Group, Kind, look_alikes, runs_in_time, same_bytes, same_picture, series
 from osiris.index.gallery import Gallery
 from osiris.learner.indexed import Opened
 from osiris.randomness import generator
 
 SAMPLE = 1000
 """Images by which it is decided what looks alike."""
-RARE = 0.99
-"""This part of the images is less similar to every image of another folder."""
+RARE, UNUSUAL = 0.99, 0.9
+"""These parts of the images are less similar to every image of another folder: look-alikes are as near as the first,
+pictures that were taken one after the other are a series if they are as near as the second."""
 TENTHS = 10
 
 
@@ -51,7 +52,7 @@ class TwinGroup:
 @dataclass(frozen=True)
 class Duplicates:
     groups: list[TwinGroup]
-    """The same bytes first, then the same picture, then look-alikes; the largest first."""
+    """The same bytes first, then the same picture, series and look-alikes; the largest first."""
     could_go: int
     """Images that are copies of one that stays."""
     cosine: float | None
@@ -76,7 +77,14 @@ def find_duplicates(opened: Opened) -> Duplicates:
             break
         there, missing = np.setdiff1d(there, np.array(sorted(absent | names))), missing + len(absent)
     first = _without_followers(first, pictures)
-    cosine, left, right = _alike(gallery, rows[first])
+    absent, names = _absent(gallery, rows, [Group("a series", run) for run in _runs(gallery, rows, facts, first)])
+    first = np.setdiff1d(first, np.array(sorted(absent | names), int))
+    elsewhere = _nearest_elsewhere(gallery, rows[first])
+    level = float(np.quantile(elsewhere, UNUSUAL, method="higher")) if len(elsewhere) else np.inf
+    bursts = series(_runs(gallery, rows, facts, first), lambda some: gallery.vectors(rows[some]), level)
+    first = _without_followers(first, bursts)
+    cosine = float(np.quantile(elsewhere, RARE, method="higher")) if len(elsewhere) else None
+    left, right = _alike(gallery, rows[first], cosine)
     alike = look_alikes(np.searchsorted(rows, left), np.searchsorted(rows, right))
     absent, names = _absent(gallery, rows, alike)
     alike = [Group(one.kind, one.members[[at not in absent | names for at in one.members.tolist()]]) for one in alike]
@@ -91,7 +99,7 @@ def find_duplicates(opened: Opened) -> Duplicates:
         twins = [_twin(gallery, *one, at in goes) for at, one in zip(group.members.tolist(), known)]
         return TwinGroup(group.kind, twins)
 
-    kinds = (bytewise, pictures, alike)
+    kinds = (bytewise, pictures, bursts, alike)
     groups = [described(one) for kind in kinds for one in sorted(kind, key=lambda one: -len(one.members))]
     notices = list(opened.notices)
     if missing:
@@ -102,21 +110,28 @@ def find_duplicates(opened: Opened) -> Duplicates:
     return Duplicates(groups, len(goes), cosine, notices)
 
 
-def _alike(gallery: Gallery, rows: np.ndarray) -> tuple[float | None, np.ndarray, np.ndarray]:
-    """(the least cosine, pairs of rows). Images of one folder are often of one place and day: those of different
-    folders show how similar images are that have nothing to do with each other."""
-    none = np.empty(0, int)
+def _runs(gallery: Gallery, rows: np.ndarray, facts: np.ndarray, positions: np.ndarray) -> list[np.ndarray]:
+    paths = [gallery.path(row) for row in rows[positions].tolist()]
+    return [positions[run] for run in runs_in_time(paths, facts["taken"][positions])]
+
+
+def _nearest_elsewhere(gallery: Gallery, rows: np.ndarray) -> np.ndarray:
+    """Of some images: the cosine to the most similar one of another folder. Images of one folder are often of one place
+    and day: those of different folders show how similar images are that have nothing to do with each other."""
     folders = [gallery.path(int(row)).rpartition("/")[0] for row in rows]
     place = np.unique(folders, return_inverse=True)[1]
     if len(set(folders)) == 1:
         place = np.arange(len(rows)) * TENTHS // max(1, len(rows))
     chosen = torch.randperm(len(rows), generator=generator(0, "index.alike"))[:SAMPLE].numpy()
-    best = gallery.nearest_elsewhere(rows, place, chosen) if len(rows) else none
-    if not len(best):
-        return None, none, none
-    cosine = float(np.quantile(best, RARE, method="higher"))
+    return gallery.nearest_elsewhere(rows, place, chosen) if len(rows) else np.empty(0, np.float32)
+
+
+def _alike(gallery: Gallery, rows: np.ndarray, cosine: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of rows that are more similar than this."""
+    if cosine is None:
+        return np.empty(0, int), np.empty(0, int)
     with progress("comparing", len(rows)) as ticker:
-        return cosine, *gallery.pairs(rows, np.nextafter(np.float32(cosine), np.float32(2)).item(), ticker)
+        return gallery.pairs(rows, np.nextafter(np.float32(cosine), np.float32(2)).item(), ticker)
 
 
 def _without_followers(positions: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
@@ -144,6 +159,9 @@ def _absent(gallery: Gallery, rows: np.ndarray, groups: Sequence[Group]) -> tupl
 
 
 def _twin(gallery: Gallery, row: int, facts: np.ndarray, size: int, similarity: float, goes: bool) -> Twin:
-    taken = int(facts["taken"])
-    date = datetime.fromtimestamp(taken, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < taken < 2**35 else None
-    return Twin(Path(gallery.path(row)), similarity, int(facts["width"]), int(facts["height"]), size, date, goes)
+    width, height, date = int(facts["width"]), int(facts["height"]), clock(int(facts["taken"]))
+    return Twin(Path(gallery.path(row)), similarity, width, height, size, date, goes)
+
+
+def clock(taken: int) -> str | None:
+    return datetime.fromtimestamp(taken, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < taken < 2**35 else None

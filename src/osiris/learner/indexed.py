@@ -49,6 +49,8 @@ class Opened:
     notices: list[str]
     began: Compared
     """The newest weights when it was opened."""
+    index: Path
+    """Its folder."""
 
 
 class Indexed(Estimator):
@@ -99,7 +101,7 @@ class Indexed(Estimator):
                 f"{left:,} images of the index are of another encoder and were left out: `osiris index STATE FOLDER` "
                 "brings them up to date; if their folder is gone, `osiris forget STATE FOLDER` removes them."
             )
-        return Opened(gallery, encoder, notices, newest)
+        return Opened(gallery, encoder, notices, newest, index.folder)
 
     def _follow(self, index: Index, newest: Newest, folders: Sequence[Path]) -> list[str]:
         named = [*folders, *self._named_folders()]

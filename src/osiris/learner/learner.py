@@ -141,6 +141,7 @@ class Learner(Collection):
         only_if_better: bool = False,
         new_reference: bool = False,
         new_source: bool = False,
+        verbose: bool = True,
     ) -> Learner:
         """Learn from one episode.
 
@@ -159,6 +160,7 @@ class Learner(Collection):
                 any more.
             new_reference: The labelled images differ from those of earlier calls, and replace them.
             new_source: Continue although the source of your own terms or objective has changed.
+            verbose: With progress: also the terms of the loss, the speed and the health of the features.
         """
         labelled, new = None if reference is None else Path(reference), not self._files.config.exists()
         check_folder(self.folder, images, name)
@@ -170,7 +172,7 @@ class Learner(Collection):
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
         again, back = "Give the same command again.", f"osiris undo {shlex.quote(str(self.folder))}"
-        opening = Opening(config, self.folder, quiet, new_source, again, back)
+        opening = Opening(config, self.folder, quiet, new_source, again, back, plain=not verbose)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
             directory, known = run.directory, None if run.state is None else run.state.progress
@@ -187,15 +189,16 @@ class Learner(Collection):
             if new and not quiet:
                 processes.on_first(introduce, config)
             run.start()
-            if new and not quiet:
-                processes.on_first(announce, run, opened_images)
+            if run.coming() and not quiet:
+                processes.on_first(announce, run, opened_images, new, verbose)
             for episode in run.coming():
                 run.advance(episode, guard)
             run.finish()
             with run.interrupt.at_once():
                 readouts = processes.on_first(other_readouts, run) if opened_images and opened_images[0] else None
                 at_hand = images_at_hand(run)
-                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, readouts)
+                frozen = run.method.sums is not None
+                processes.on_first(measure, directory, at_hand, run.known, opened_images, run.device, frozen, readouts)
             if keep_tasks is not None:
                 processes.on_first(forget_weights, directory, run.known, keep_tasks)
         return self
@@ -275,12 +278,12 @@ class Learner(Collection):
             state, device = self._state(), open_device(self.config.engine.device, self.config.engine.tf32)
             folder, images = None if reference is None else Path(reference), state.memory.images
             opened_images = open_reference(directory, state.progress, folder, images.shape[-1], new_reference)
-            readouts = None
-            if opened_images[0] is not None and state.progress.finished and by_sums(directory):
+            readouts, frozen = None, by_sums(directory)
+            if opened_images[0] is not None and state.progress.finished and frozen:
                 last = episode_folder(directory, state.progress, state.progress.finished - 1)
                 summed = summed_of(directory, last.weights, state.engine["constants"])
                 readouts = readouts_of(summed, summed.from_tensors(state.engine["sums"]["total"]))
-            return measure(directory, images, state.progress, opened_images, device, readouts)
+            return measure(directory, images, state.progress, opened_images, device, frozen, readouts)
 
     @property
     def run(self) -> Run:
@@ -428,10 +431,10 @@ def other_readouts(run: Training) -> Readouts | None:
 
 
 def refuse_what_cannot_grow(run: Training) -> None:
-    if run.method.stream != "continual":
+    if run.method.learns != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
     if run.method.memory == "quota":
-        raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
+        raise UserError("the memory quota needs a known number of tasks; use --memory-policy equal.")
 
 
 def introduce(config: Config) -> None:
@@ -449,15 +452,19 @@ def introduce(config: Config) -> None:
         notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
 
 
-def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> None:
-    """What the first episode of a state is, before its first step; `labelled`: see `open_reference`."""
-    episode, side = run.episodes[0], run.benchmark.train.images.shape[-1]
+def announce(run: Training, labelled: tuple[Reference | None, str | None], new: bool, verbose: bool) -> None:
+    """What an episode is, before its first step; `labelled`: see `open_reference`."""
+    episode, side = run.coming()[0], run.benchmark.train.images.shape[-1]
     chosen = "" if run.config.data.image_size is not None else " (the median of this folder; --image-size changes it)"
-    images = f"{episode.content['name']}: {episode.count} images of {side} x {side} pixels{chosen}"
+    images = f"{episode.content['name']}: {episode.count} images"
+    if new or verbose:
+        images += f" of {side} x {side} pixels{chosen}"
+    if verbose:
+        images += f", {episode.steps} steps"
     evaluated = len(run.benchmark.bank) + len(run.benchmark.test or ()) + len(labelled[0].images if labelled[0] else ())
     seconds = estimate_seconds(run.engine, episode) + estimate_embedding(run.engine, 2 * evaluated)  # start and end
     expected = duration(max(1.0, seconds))
-    notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, with the evaluation.")
+    notice(f"{images}: about {expected} on {run.device}, with the evaluation.")
 
 
 def forget_weights(directory: RunDirectory, progress: Progress, keep: int) -> None:

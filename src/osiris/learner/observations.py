@@ -43,20 +43,21 @@ def measure(
     progress: Progress,
     labelled: tuple[Reference | None, str | None],
     device: torch.device,
+    frozen: bool = False,
     readouts: Readouts | None = None,
 ) -> Observations:
     """Add what is missing, for every finished episode whose weights are still there.
 
     `memory`: images whose features are compared, uint8 [N, 3, H, W]; fewer than two if none are known. `labelled`: see
-    `open_reference`. `readouts`: the readout that is in use, and others, after the last episode. A kill loses nothing:
-    the next call adds it.
+    `open_reference`. `frozen`: all encoders are readouts of one network. `readouts`: the one in use, and others, after
+    the last episode. A kill loses nothing: the next call adds it.
     """
     observations = observations_of(directory, progress)
     folders = [episode_folder(directory, progress, task) for task in range(progress.finished)]
     weights = {task: folder.weights for task, folder in enumerate(folders) if folder.weights.exists()}
     images = memory[fixed_subset(len(memory), MOST_IMAGES)].numpy() if len(memory) > 1 else None
     reference, place = labelled
-    memo: dict[int, Tensor] = {}
+    memo: dict[int, Tensor] | None = {} if frozen else None
     by_task, start, begin = {one.task: one for one in observations.episodes}, observations.start, None
     if progress.start:
         embedder = Embedder(directory.start.weights, device)
@@ -105,7 +106,7 @@ class Readouts:
 
 
 def score(
-    reference: Reference, readouts: Readouts, embedder: Embedder, memo: dict[int, Tensor]
+    reference: Reference, readouts: Readouts, embedder: Embedder, memo: dict[int, Tensor] | None
 ) -> dict[str, ReferenceScores]:
     """Of the other readouts of the same layers."""
     assert isinstance(embedder.encoder, JoinedEncoder)
@@ -172,6 +173,8 @@ class Guard:
     def __init__(self, run: Training, labelled: tuple[Reference | None, str | None] | None) -> None:
         """`labelled`: see `open_reference`; only the first process has it."""
         self.run = run
+        if run.readout is not None:
+            raise UserError("--only-if-better judges what the network itself returns: leave out --readout.")
         reference = processes.broadcast(None if labelled is None else labelled[0])
         if reference is None:
             raise UserError(NEEDS_REFERENCE)

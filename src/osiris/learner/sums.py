@@ -44,7 +44,7 @@ def summed_of(directory: RunDirectory, weights: Path, constants: Mapping[str, Te
         return SummedManifold(module.eval(), std)
     assert isinstance(module, JoinedEncoder)
     settings = config.encoder
-    summed = SummedReadout(module.eval(), settings.encoder, settings.readout, mean, std, size)
+    summed = SummedReadout(module.eval(), settings.encoder, settings.readout or "joined", mean, std, size)
     summed.restore(constants)
     return summed
 

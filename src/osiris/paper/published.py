@@ -53,6 +53,14 @@ def published_environments() -> dict[str, dict[str, Sample]]:
     return {name: _samples(row) for name, row in document()["environments"]["results"].items()}
 
 
+@cache
+def online() -> dict[str, dict[str, dict[str, Sample]]]:
+    """Data set -> method -> CA and FA by number of experiences, of learning from a stream (CLIMB). The number of seeds
+    is not published; 3 stands for it."""
+    record = json.loads((files("osiris.paper") / "online.json").read_text(encoding="utf-8"))["results"]
+    return {place: {name: _samples(row) for name, row in rows.items()} for place, rows in record.items()}
+
+
 def published_rows(benchmark: str, protocol: str) -> dict[str, dict[str, Sample]]:
     """Every published row of a benchmark, ablations included; empty if the paper has none."""
     if benchmark not in document()["results"].get(protocol, ()):

@@ -24,7 +24,7 @@ GROUPS = {
     "replay": ("er", "er+", "er++", "der", "lump", "osiris-r"),
     "distillation": ("ewc", "cassle", "pocon", "osiris-d"),
     "sums": ("readout", "smt"),
-    "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b"),
+    "later": ("pfr", "pnr", "cromo", "minred", "cla-e", "cla-r", "cla-b", "storyboard"),
 }
 """The groups of methods in the paper's tables, those that learn by sums, and those that came after it."""
 YES, NO = True, False
@@ -55,7 +55,7 @@ class Facts:
 
     name: str
     group: str
-    stream: str
+    learns: str
     paper: Ticks | None
     measured: Ticks | None
     """None: it has no losses."""
@@ -78,7 +78,7 @@ class Facts:
     @property
     def origin(self) -> str:
         """Where the method is from: paper, later, reference, osiris or own."""
-        if self.stream != "continual":
+        if self.learns != "continual":
             return "reference"
         return {"later": "later", "sums": "osiris", "other": "own"}.get(self.group, "paper")
 
@@ -96,7 +96,7 @@ def facts(name: str, encoder: EncoderConfig, projector: ProjectorConfig, memory_
     return Facts(
         name=name,
         group=group_of(name),
-        stream=method.stream,
+        learns=method.learns,
         paper=TICKS.get(name),
         measured=measure_ticks(method) if method.sums is None else None,
         terms=trace(method) if method.sums is None else (),

@@ -29,6 +29,8 @@ NOTHING_TO_SAY = {
     "images": "--varying images needs the predictions of the runs, in episodes/, on the same test images.",
     "both": "--varying both needs two seeds of each method, and their predictions (episodes/) on the same test images.",
 }
+VIEWS = "views (k)"
+"""Thousands of views that a stream has sent backward through encoders."""
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
 
@@ -58,7 +60,7 @@ def number_table(
 ) -> Table:
     """Marks the best of every column; columns without any entry are left out. `against` is what rows are compared
     with."""
-    columns = [Column(name, (better or {}).get(name, "lower" if name == "F" else "higher")) for name in metrics]
+    columns = [Column(name, (better or {}).get(name, _direction(name))) for name in metrics]
     marks = []
     for column in columns:
         if column.better is None:
@@ -105,6 +107,21 @@ def published_table(benchmark: str, protocol: str, what: str = "methods") -> Tab
     )
     ordered = sorted(rows, key=lambda row: not row.ranked)
     return number_table(f"{about} KNN, as published", metrics, ordered, notes)
+
+
+ONLINE_NOTES = (
+    "percent, mean ± deviation as the README of CLIMB gives them (its number of seeds is not stated); joint linear "
+    "probe; CA: average over experiences, FA: final; 20, 50 or 100 experiences",
+    "osiris-r, h frozen: in that code h stays at its random initialisation, so this is not the method of the paper",
+    "the CIFAR-100 table is in an earlier version of that README only; cla-e on ImageNet-100 has one FA twice there",
+)
+
+
+def online_table(dataset: str) -> Table:
+    """The published numbers of learning from a stream (CLIMB's protocol)."""
+    rows = [Row(name, samples) for name, samples in published.online()[dataset].items()]
+    metrics = tuple(next(iter(rows)).samples)
+    return number_table(f"online learning on {dataset}, as published", metrics, rows, ONLINE_NOTES)
 
 
 def comparison_table(
@@ -161,15 +178,19 @@ def comparison_table(
     notes += [f"significantly worse than the start: {worse}"] * bool(worse)
     notes += [f"paper: three seeds, {published.published_settings()}"] if paper else []
     measured = [run.compatibility for run in runs if run.compatibility is not None]
+    of_stream = runs[0].metrics.stream is not None
+    notes += _budget_notes(rows) if of_stream else []
+    usual = ("A", "F", "C", "A mean", "drop", VIEWS) if of_stream else METRICS
     last = [run.metrics.evaluations[-1].own for run in runs]
     own: dict[str, Better | None] = {name: one.better for numbers in last for name, one in numbers.items()}
-    metrics = (*METRICS, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()), *own)
+    metrics = (*usual, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()), *own)
     notes += [f"{', '.join(own)}: a metric of the user's own, of the final encoder"] if own else []
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
     bank = f"{knn}bank of {about.bank_images:,} images"
-    title = f"{about.benchmark}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
+    order = "" if about.stream is None else f" ({about.stream})"
+    title = f"{about.benchmark}{order}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
     return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared, own)
 
@@ -199,13 +220,41 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        samples = samples_of({run.seed: run.metrics[protocol].values() | _recall(run) | _own(run) for run in members})
+        values = {run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) | _own(run) for run in members}
+        samples = samples_of(values)
         first = members[0]
-        ranked = first.continual and first.method not in REFERENCES
+        ranked = (first.continual or first.metrics.stream is not None) and first.method not in REFERENCES
         group = group_of(base_name(first.method).split("/")[0]) if by == "method" else None
-        section = (ranked, group)  # as in the paper's tables: replay, distillation, ...
+        section: object = (ranked, group)  # as in the paper's tables: replay, distillation, ...
+        if first.metrics.stream is not None:  # rows of one budget stand together
+            section = samples[VIEWS].mean if VIEWS in samples else None
         rows.append(Row(name, samples, section, str(len(members)), ranked, members))
+    if runs[0].metrics.stream is not None:
+        rows.sort(key=lambda row: row.samples[VIEWS].mean if VIEWS in row.samples else 0)
     return sorted(rows, key=lambda row: not row.ranked)
+
+
+def _direction(metric: str) -> Better | None:
+    return None if metric == VIEWS else "lower" if metric in ("F", "drop") else "higher"
+
+
+def _views(run: Run) -> dict[str, float | None]:
+    budget = run.metrics.budget
+    return {} if budget is None else {VIEWS: budget.backward / 1000}
+
+
+def _budget_notes(rows: Sequence[Row]) -> list[str]:
+    """What the columns of a stream are, and whether the rows cost the same."""
+    notes = [
+        "A mean: over the points of the stream; drop: the deepest fall of A below its best so far; F: best minus end",
+        f"{VIEWS}: thousands of views sent backward. Frozen passes, memory and renewals of f* are in metrics.json",
+    ]
+    known = {row.name: row.samples[VIEWS].mean for row in rows if VIEWS in row.samples}
+    trained = {name: views for name, views in known.items() if views}
+    if trained and max(trained.values()) > 1.05 * min(trained.values()):
+        notes.append("the budgets are not equal: compare rows of one section (--passes: more steps on each batch)")
+    missing = [row.name for row in rows if row.name not in known]
+    return notes + [f"unknown budget: {', '.join(missing)}"] * bool(missing)
 
 
 def _own(run: Run) -> dict[str, float | None]:

@@ -44,6 +44,7 @@ ABOUT = {
     "cla-e": "the memory is aligned with a moving average of the model",
     "cla-r": "the memory is aligned with stored embeddings",
     "cla-b": "the current batch is aligned with a moving average",
+    "storyboard": "frames of one scene of a film are positives",
     "readout": "a linear map of a frozen network's layers",
     "smt": "a feature layer from scratch, by sums over codes of patches",
     "offline": "all tasks at once: the soft upper bound",

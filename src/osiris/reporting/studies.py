@@ -22,7 +22,10 @@ from osiris.runs.untrusted import harmless, safe_name, shortened
 
 PREFERRED = ("ft", "osiris-d", "lump", "cassle", "osiris-r", "er")
 NORMS = {"gn": "GroupNorm", "bn": "BatchNorm"}
-VARYING = ("learning.", "projector.", "method.", "engine.init", "engine.precision", "encoder.normalise")
+VARYING = (
+    *("learning.", "projector.", "method.", "engine.init", "engine.precision"),
+    *("encoder.normalise", "encoder.readout", "encoder.codes"),
+)
 """Runs of one method that differ in these parts of the config are separate rows."""
 TASK_NAME = 30
 """Longest name of a task in a figure, in characters."""

@@ -45,6 +45,7 @@ METHODS: dict[str, Style] = {
     "cassle": Style("#b0558a", "#e39ac4", DASH_DOT, "d"),
     "pocon": Style("#7e3f98", "#c08fd8", DOTTED, "X"),
     "osiris-d": Style("#c44e00", "#f5853f", SOLID, "o"),
+    "storyboard": Style("#a3123f", "#f0718f", DASH_DOT, "H"),
     "offline": Style("#20252b", "#eceef0", DASHED, "*"),
     "offline/equal-work": Style("#454b54", "#c4c9cf", DASH_DOT, "*"),
     "d1-only": Style("#8a7f72", "#b8ac9e", DOTTED, "h"),

@@ -13,9 +13,10 @@ from msgspec import Meta
 
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
-from osiris.evaluation.metrics import all_metrics, as_matrix
+from osiris.evaluation.metrics import all_metrics, as_matrix, stream_metrics
 from osiris.evaluation.scores import (
     Baseline,
+    Budget,
     Comparison,
     CurveScores,
     Fingerprint,
@@ -42,6 +43,10 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     K: float | None
     C: float | None
     T: float | None
+    average: float | None = None
+    """Of a stream: the mean of A over its points."""
+    drop: float | None = None
+    """Of a stream: how far A fell below its best so far, at worst."""
     G: float | None = None
     """A minus that of the start, for a pretrained encoder."""
     against_start: list[Comparison | None] | None = None
@@ -50,7 +55,8 @@ class ProtocolMetrics(Record, frozen=True, kw_only=True):
     """The final encoder against the start, over all tasks."""
 
     def values(self) -> dict[str, float | None]:
-        return {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T, "G": self.G}
+        values = {"A": self.A, "F": self.F, "K": self.K, "C": self.C, "T": self.T, "G": self.G}
+        return values if self.average is None else values | {"A mean": self.average, "drop": self.drop}
 
     @property
     def gain(self) -> str | None:
@@ -97,6 +103,16 @@ class RunMetrics(Record, frozen=True, kw_only=True):
     preset: str | None = None
     start: Scores | None = None
     """The evaluation of the pretrained encoder that the run started from."""
+
+    @property
+    def stream(self) -> str | None:
+        """The order, if all tasks were learned as one stream."""
+        return self.fingerprint.stream
+
+    @property
+    def budget(self) -> Budget | None:
+        """What a stream has cost in all."""
+        return self.evaluations[-1].budget
 
     @property
     def evaluated(self) -> dict[int, Scores]:
@@ -257,6 +273,9 @@ def build_metrics(
         untrained = None if random_baseline is None else random_baseline[name]
         reference = None if untrained is None else np.array(untrained, dtype=np.float64)
         values = all_metrics(as_matrix(rows), task_level[-1], reference)
+        if setting.fingerprint.stream is not None:
+            points = [one.protocols[name].accuracy for one in curve or () if name in one.protocols]
+            values |= stream_metrics(np.array([*points, *rows], dtype=np.float64))
         overall, by_task = (against_start or {}).get(name, (None, None))
         level = None if start is None else mean(start.protocols[name].accuracy)
         protocols[name] = ProtocolMetrics(

@@ -28,10 +28,10 @@ from osiris.runs.untrusted import read_received
 
 
 def recorded_method(directory: RunDirectory) -> tuple[str, str]:
-    """(name, stream) of the method of a run. One that was composed in Python is not known by its name here."""
+    """(name, what it learns) of the method of a run. One that was composed in Python is not known by its name here."""
     record = flat(read_received(directory.config, dict))
     name = record.get("composition.name", record.get("config.method.method"))
-    return str(name), str(record.get("composition.stream", "continual"))
+    return str(name), str(record.get("composition.learns", "continual"))
 
 
 def measured(folder: EpisodeFolder) -> Measured | None:
@@ -49,7 +49,7 @@ def make_metrics(directory: RunDirectory, progress: Progress) -> RunMetrics | No
     found = [measured(folder) for folder in folders]
     if not found or found[-1] is None or found[-1].setting is None:
         return None
-    (name, stream), config = recorded_method(directory), read_config(directory.path)
+    (name, learns), config = recorded_method(directory), read_config(directory.path)
     start = measured(directory.start) if progress.start else None
     if progress.start and start is None:
         return None
@@ -64,7 +64,7 @@ def make_metrics(directory: RunDirectory, progress: Progress) -> RunMetrics | No
             setting,
             config.seed,
             [None if one is None else one.numbers for one in found],
-            stream == "continual",
+            learns == "continual" and setting.fingerprint.stream is None,
             _curve(folders),
             config.preset,
             None if start is None else start.numbers,

@@ -79,15 +79,23 @@ def build_summed(
         encoder = joined(network, architecture[LAYERS])
     settings = config.encoder
     return SummedReadout(
-        encoder.to(device).eval(), settings.encoder, settings.readout, benchmark.mean, benchmark.std, shape[-1]
+        encoder.to(device).eval(),
+        settings.encoder,
+        settings.readout or "joined",
+        benchmark.mean,
+        benchmark.std,
+        shape[-1],
     )
 
 
 def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | None:
-    """Normalised images that a `fast` encoder is fitted to: some of the first task alone, the same for every method."""
+    """Normalised images that a `fast` encoder is fitted to: some of the first task alone (of a stream: the first ones),
+    the same for every method."""
     if encoder.encoder is not None or encoder.family != "fast":
         return None
     indices = benchmark.training_indices(benchmark.learned)  # if that is not 0, the fitted weights come from a state
+    if benchmark.order is not None:
+        indices = benchmark.order.rows[:FIT_IMAGES]
     indices = indices[torch.linspace(0, len(indices) - 1, min(FIT_IMAGES, len(indices))).long()]
     return normalise(benchmark.train.images.take(indices), benchmark.mean, benchmark.std)
 
@@ -95,7 +103,8 @@ def first_task_images(benchmark: Benchmark, encoder: EncoderConfig) -> Tensor | 
 def initialise(encoder: nn.Module, path: Path) -> None:
     """--init: start the encoder from given weights."""
     wanted = encoder.state_dict()
-    given = encoder_weights(path)
+    network = "layers.network."  # of a file with a readout, which is left out
+    given = {name.removeprefix(network): value for name, value in encoder_weights(path).items()}
     missing = [name for name in wanted if name not in given]
     shapes = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
     if missing or shapes:

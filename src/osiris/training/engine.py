@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from osiris import processes
 from osiris.augment.operations import upload
+from osiris.augment.views import normalise
 from osiris.config import Config
 from osiris.data.benchmark import Benchmark
+from osiris.evaluation.scores import Budget
 from osiris.framework.augmentation import build_views
 from osiris.framework.methods import Method
+from osiris.framework.past import Detector
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
-from osiris.models.normalisation import AnyBatchNorm
+from osiris.models.normalisation import AnyBatchNorm, evaluating
 from osiris.randomness import generator, scoped
 from osiris.runs.state import Position
 from osiris.training.build import build_model
 from osiris.training.optimisers import build_optimiser, restore_optimiser, set_learning_rate, update_parameters
 from osiris.training.schedule import Episode, TrainingImages, batch_positions, learning_rate
 
+FRAMES_AT_ONCE = 256
+"""Images of a stream that are embedded at once for a segmentation."""
 Accept = Callable[[nn.Module, nn.Module], bool]
 """The encoders before and after an episode -> whether the second one may replace the first."""
 
@@ -95,6 +102,11 @@ class Engine:
         self.guarded = False
         """Whether an episode may be refused at its end."""
         self.networks, self.memory = self.model.networks, self.model.memory
+        self.renewals: list[int] = []
+        """In a stream: the steps after which f* was renewed."""
+        self.detector = Detector()
+        self.views: dict[str, int] = {}
+        """In a stream: views that went forward through f (`x`, `y`, ...) or others (`frozen`), and `backward`."""
         self.optimiser = build_optimiser(self.model, config.learning)
         self.images: TrainingImages | None = None
         """The images of the episode that is being learned."""
@@ -116,11 +128,13 @@ class Engine:
         self,
         episode: Episode,
         position: Position | None = None,
-        evaluate_every: int | None = None,
+        evaluate_at: Container[int] = (),
         at_once: Callable[[], AbstractContextManager[None]] = nullcontext,
         accept: Accept | None = None,
     ) -> Iterator[Event]:
         """Learn from an episode. Yields what happens; whoever consumes it decides what is logged, saved and evaluated.
+
+        `evaluate_at`: after which numbers of steps the encoder is evaluated.
 
             begin -> step, step, ... (a point to evaluate now and then) -> all steps are done -> end (terms, f* <- f)
 
@@ -135,7 +149,7 @@ class Engine:
                 yield Point(start)
             for step in range(start, episode.steps):
                 result, done = self.step(episode, step), step + 1
-                at_point = bool(evaluate_every) and done % (evaluate_every or 1) == 0 and done < episode.steps
+                at_point = done in evaluate_at and done < episode.steps
                 yield Stepped(done, result, at_point)
                 if at_point:
                     yield Point(done)
@@ -192,13 +206,20 @@ class Engine:
         """
         config, task = self.config, episode.task
         positions = batch_positions(episode, config.seed, step)
-        count = len(positions)
-        images = self._take(episode, positions)
+        count, learned = len(positions), self._learned(episode, positions, step)
+        images = self._take(episode, learned)
+        early = episode.past is not None and self.memory.before
+        if early and step % episode.passes == 0:  # an image that was not learned from has no values yet
+            fields = {name: self.memory.get_buffer(f"field_{name}").new_zeros(count, 1) for name in self.memory.fields}
+            self._offer(positions, images, episode, step, fields)
+        if episode.past is not None:
+            self.model.prepare(count, past=bool(self.renewals))
         if step + 1 < episode.steps:
             following = batch_positions(episode, config.seed, step + 1)
             self._images(episode).prefetch(following[processes.share(len(following))])
         slots = self._read_slots(count, task, step)
-        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count)
+        stream = episode.past is not None
+        context = StepContext(self.memory, slots, config.seed, task, step, config.learning.tau, count, stream)
         batches = {X: (images, count, "augment.x")}
         if slots is not None:
             replayed = self.memory.read(slots[processes.share(len(slots))])
@@ -216,12 +237,87 @@ class Engine:
         for name, value in rewritten.items():
             assert slots is not None
             self.memory.rewrite(name, slots, value)
-        self._offer(positions, images, episode, step, fields)
+        if (step + 1) % episode.passes == 0 and not early:
+            newest = images if learned is positions else self._take(episode, positions)
+            self._offer(positions, newest, episode, step, fields)
         self.model.after_step(self.task_context(episode, step + 1))
+        if episode.past is not None:
+            self._count(rep)
+            self._renew_past(rep, episode, step + 1)
         detached = {name: value.detach() for name, value in values.items()}
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
         return StepResult({"loss": loss.detach(), **detached, "gradient_norm": norm}, finite, count)
+
+    def _learned(self, episode: Episode, positions: Tensor, step: int) -> Tensor:
+        """The positions of X: the newest images, or as many from a short memory that reaches further back."""
+        short = self.model.short
+        if short is None or episode.past is None:
+            return positions
+        held = short.short(int(positions[-1]))
+        if len(held) < len(positions):
+            return positions
+        drawn = torch.randperm(len(held), generator=generator(self.config.seed, "short", episode.task, step))
+        return held[drawn[: len(positions)]]
+
+    @torch.no_grad()
+    def _frames(self, episode: Episode, positions: Tensor) -> Tensor:
+        """Unit features f of some images of a stream, in evaluation mode and without views."""
+        size, features = self.config.learning.view_size, []
+        with evaluating(self.networks.encoder):
+            for part in positions.split(FRAMES_AT_ONCE):
+                images = normalise(self._images(episode).take(part), self.benchmark.mean, self.benchmark.std)
+                if size is not None:
+                    images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+                features.append(functional.normalize(self.networks.encoder(images).float(), dim=1))
+        self.views["frozen"] = self.views.get("frozen", 0) + len(positions)
+        return torch.cat(features)
+
+    @torch.no_grad()
+    def _mean_feature(self, rep: Representations) -> Tensor:
+        """Of X, over all processes."""
+        return rep(X, head=()).detach().float().mean((0, 1))
+
+    def _renew_past(self, rep: Representations, episode: Episode, step: int) -> None:
+        """f* and g* of a stream, after a step."""
+        past = episode.past
+        assert past is not None
+        if past.kind == "ema" and self.renewals:
+            self.networks.follow(past.rate)
+        changed = past.kind == "detect" and step % episode.passes == 0 and self.detector.add(self._mean_feature(rep))
+        if (changed or past.renewed(step)) and step < episode.steps:
+            self.model.end_task(self.task_context(episode, step))
+            self.renewals.append(step)
+
+    def _count(self, rep: Representations) -> None:
+        """Views that went through encoders in this step, over all processes."""
+        for (source, encoder, heads), features in rep.local.items():
+            if not heads:
+                kind = "frozen" if encoder is not self.networks.encoder else source.lower()
+                learned = kind != "frozen" and features.requires_grad
+                self.views[kind] = self.views.get(kind, 0) + 2 * rep.counts[source]
+                self.views["backward"] = self.views.get("backward", 0) + 2 * rep.counts[source] * learned
+
+    def budget(self, episode: Episode, step: int, evaluated: int) -> Budget:
+        """What a stream has cost after this many steps."""
+        frozen = [module for module in self.model.modules() if isinstance(module, Frozen)]
+        return Budget(
+            images=episode.seen(step),
+            steps=step,
+            backward=self.views.get("backward", 0),
+            forward={name: count for name, count in sorted(self.views.items()) if name != "backward"},
+            evaluated=evaluated,
+            memory_bytes=(_bytes(self.memory.buffers()) if self.method.reads_memory else 0)
+            + self._short_bytes(episode),
+            frozen_bytes=sum(_bytes(module.parameters()) for module in frozen),
+            renewals=[episode.seen(step) for step in self.renewals],
+            cuts=[] if self.model.short is None else self.model.short.cuts,
+        )
+
+    def _short_bytes(self, episode: Episode) -> int:
+        """Of the images of a short memory: here they are read from the stream again."""
+        short, shape = self.model.short, self.benchmark.train.images.shape
+        return 0 if short is None else len(short.short(episode.count)) * math.prod(shape)
 
     def _dropout(self, purpose: str, task: int, step: int) -> AbstractContextManager[None]:
         """Our own encoders have no dropout. That of others is keyed like all randomness, so that resuming is exact."""
@@ -307,11 +403,14 @@ class Engine:
             networks=self.networks,
             optimiser=self.optimiser,
             seed=self.config.seed,
-            task=episode.task,
+            task=episode.task if episode.past is None else len(self.renewals),
             task_count=self.planned,
             steps=episode.steps,
             steps_per_epoch=episode.steps_per_epoch,
             step=step,
+            stream=episode.past is not None,
+            seen=0 if episode.past is None else episode.seen(step),
+            frames=None if episode.past is None else lambda positions: self._frames(episode, positions),
             learning_rate=learning.learning_rate,
             momentum=learning.momentum,
             tau=learning.tau,
@@ -328,11 +427,21 @@ class Engine:
                 yield self.represent(views, {X: count})
 
     def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        } | ({} if self.before is None else {"before": self.before})
+        return (
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            }
+            | ({} if self.before is None else {"before": self.before})
+            | self._of_stream()
+        )
+
+    def _of_stream(self) -> dict[str, Any]:
+        if self.benchmark.order is None:
+            return {}
+        parts = {"renewals": list(self.renewals), "views": dict(self.views), "detector": self.detector.state()}
+        return {"stream": parts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Raises ValueError if the state is not one of these networks."""
@@ -341,6 +450,11 @@ class Engine:
             restore_optimiser(self.optimiser, state["optimiser"])
             self.scaler.load_state_dict(state["scaler"])
             self.before = self._restored(state["before"]) if "before" in state else None
+            stream = state.get("stream", {})
+            if stream:
+                self.detector.restore(stream["detector"], self.device)
+            self.renewals = [int(step) for step in stream.get("renewals", ())]
+            self.views = {str(name): int(count) for name, count in stream.get("views", {}).items()}
         except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from None
 
@@ -358,3 +472,7 @@ class Engine:
         for name in ("source", "task", "step"):
             tensors[f"memory.{name}"] = self.memory.get_buffer(name)[: self.memory.filled]
         return tensors
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

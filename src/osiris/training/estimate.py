@@ -65,7 +65,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _step_bytes(engine: Engine, episodes: list[Episode], micro_batch: int | None, largest: int, world: int) -> int:
     """What autograd keeps is a polynomial of the batch size: parameters once, activations with each image,
     similarities with each pair. Three small steps determine it."""
-    task, shape = episodes[-1].task, _view_shape(engine)
+    task, shape = max(episodes[-1].task, episodes[-1].past is not None), _view_shape(engine)  # with all terms
     count = -(-max(episode.batch_sizes[1] for episode in episodes) // world)
     replayed = engine.model.replayed(task, count)
     names = (X, Y) if replayed else (X,)
@@ -104,16 +104,17 @@ def _loss(engine: Engine, task: int, number: int, names: tuple[str, ...]) -> Ten
 
 
 def estimate_seconds(engine: Engine | SummingEngine, episode: Episode) -> float:
-    """How long the first episode will take, from the passes of a few images."""
+    """How long an episode will take, from the passes of a few images."""
     if isinstance(engine, SummingEngine):
         return estimate_embedding(engine, episode.count + engine.summed.images_before) / processes.world_size()
     number = min(TIMED_IMAGES, episode.batch_size)
     trained = [parameter for parameter in engine.model.parameters() if parameter.requires_grad]
+    names = (X, Y) if engine.model.replayed(episode.task, number) else (X,)
     times = []
     with processes.alone(), frozen_statistics(engine.model):
         for _ in range(3):  # the first one is slower
             started = time.perf_counter()
-            loss = _loss(engine, episode.task, number, (X,))
+            loss = _loss(engine, episode.task, number, names)
             gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             sum(float(gradient.sum()) for gradient in gradients[:1] if gradient is not None)  # wait for the device
             times.append(time.perf_counter() - started)

@@ -372,9 +372,9 @@ def write_metrics(
     """metrics.json beside the evaluations of a whole run, in the same form as the run's own."""
     assert request.target is not None
     config = replace(read_config(request.target), evaluation=request.protocol)
-    (method, stream), start = recorded_method(RunDirectory(request.target)), scores.get("start")
+    (method, learns), start = recorded_method(RunDirectory(request.target)), scores.get("start")
     tasks = [one for name, one in scores.items() if name != "start"]
-    in_order = stream == "continual" and is_sequence_of(request.target, request.data, identity)
+    in_order = learns == "continual" and is_sequence_of(request.target, request.data, identity)
     continual = in_order and len(tasks) == benchmark.task_count
     baseline = None if start is not None else baseline_of(config, benchmark, device)
     used, last = tasks if continual else tasks[-1:], next(reversed(scores))

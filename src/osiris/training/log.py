@@ -50,11 +50,13 @@ class Log:
         self.collapses: dict[str, list[int]] = {}
         """What has collapsed -> the tasks in which it has."""
 
-    def open(self, method: str, length: int, position: Position, quiet: bool) -> None:
-        """Continue log.jsonl after `length` bytes, where the run stands at `position`. The first process writes it."""
+    def open(self, method: str, length: int, position: Position, quiet: bool, plain: bool = False) -> None:
+        """Continue log.jsonl after `length` bytes, where the run stands at `position`. The first process writes it.
+        `plain`: show no more than what is learned from."""
         done = sum(episode.steps for episode in self.episodes[: position.task]) + position.step
+        names = [str(episode.content["name"]) for episode in self.episodes] if plain else None
         self.file = processes.on_first(JsonLines, self.directory.log, length)
-        views = processes.on_first(open_views, self.config, method, self.directory.path, quiet, done)
+        views = processes.on_first(open_views, self.config, method, self.directory.path, quiet, done, names)
         self.loggers = [] if self.file is None else [self.file, *(views or ())]
 
     @property
@@ -151,12 +153,13 @@ class Meter:
         if not self.pending:
             return None
         results, self.pending = self.pending, []
-        names = list(results[0].values)
-        rows = [torch.stack([result.values[name].float() for name in names]) for result in results]
+        names = list(dict.fromkeys(name for result in results for name in result.values))  # terms may set in meanwhile
+        missing = next(iter(results[0].values.values())).new_full((), torch.nan, dtype=torch.float32)
+        rows = [torch.stack([result.values.get(name, missing).float() for name in names]) for result in results]
         table = torch.stack([torch.cat([row, result.finite.float().view(1)]) for row, result in zip(rows, results)])
         table = table.cpu()  # one message from the device for everything
         table, finite = table[:, :-1], table[:, -1] > 0
-        self._guard(episode, step - len(results), table, finite, names)
+        self._guard(episode, step - len(results), table, finite, names, results)
         now = time.monotonic()
         elapsed, self.clock = now - self.clock, now
         if not finite.any():
@@ -191,7 +194,15 @@ class Meter:
         since, before = self.warm
         return (now - since) / (done - before) * (total - done) if now - since > WARM_UP_SECONDS else None
 
-    def _guard(self, episode: Episode, first_step: int, table: Tensor, finite: Tensor, names: list[str]) -> None:
+    def _guard(
+        self,
+        episode: Episode,
+        first_step: int,
+        table: Tensor,
+        finite: Tensor,
+        names: list[str],
+        results: list[StepResult],
+    ) -> None:
         """The device has skipped bad steps already. Here the host learns of them, and stops if there are too many."""
         bad = (~finite).nonzero().squeeze(1).tolist()
         if not bad:
@@ -200,6 +211,7 @@ class Meter:
         if self.bad_steps <= self.allowed:
             return
         finite_values = dict(zip(names, torch.isfinite(table[bad[0]]).tolist()))
+        finite_values |= dict.fromkeys(set(names) - results[bad[0]].values.keys(), True)
         sums = {"loss": "the sum of the terms", "spread": "the embeddings", "gradient_norm": "its gradient"}
         culprits = [f"term {name}" for name in names if name not in sums and not finite_values[name]]
         culprits = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
@@ -15,10 +15,12 @@ from osiris.console import warn
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
 from osiris.evaluation.baselines import Baseline
+from osiris.evaluation.coming import coming_accuracy
 from osiris.evaluation.evaluate import Evaluation, evaluate_encoder
 from osiris.evaluation.fingerprint import protocol_fingerprint
-from osiris.evaluation.scores import CurveScores, Scores, Setting, write_record
+from osiris.evaluation.scores import Budget, CurveScores, Scores, Setting, write_record
 from osiris.files import load_tensors
+from osiris.models.joined import JoinedEncoder, join
 from osiris.runs.directory import EpisodeFolder, RunDirectory
 from osiris.runs.progress import Progress, episode_folder
 from osiris.runs.records import RunMetrics, read_metrics, setting_of
@@ -43,27 +45,34 @@ class Results:
         fingerprint = protocol_fingerprint(benchmark, config.evaluation, config.encoder.description)
         return setting_of(benchmark, fingerprint, None if self.baseline is None else self.baseline.protocols)
 
-    def evaluate(self, encoder: nn.Module, folder: EpisodeFolder) -> Scores | None:
-        """Every number of an encoder, to disk."""
-        evaluation = self._evaluate(encoder)
+    def evaluate(self, encoder: nn.Module, folder: EpisodeFolder, budget: Budget | None = None) -> Scores | None:
+        """Every number of an encoder, to disk. `budget`: what a stream has cost so far."""
+        evaluation = self._evaluate(encoder, budget)
         if evaluation is None:
             return None
         evaluation.save(folder.evaluation, self.setting, self.config.evaluation.keep_features)
         return evaluation.numbers
 
-    def evaluate_point(self, encoder: nn.Module, folder: EpisodeFolder, where: dict[str, int]) -> Scores | None:
+    def evaluate_point(
+        self, encoder: nn.Module, folder: EpisodeFolder, where: dict[str, int], budget: Budget | None = None
+    ) -> Scores | None:
         """Of a point between two steps, the numbers alone are kept, with `where` it is."""
-        evaluation = self._evaluate(encoder)
+        evaluation = self._evaluate(encoder, budget)
         if evaluation is None:
             return None
         write_record(folder.point(where["step"]), msgspec.convert(where | evaluation.numbers.plain(), CurveScores))
         return evaluation.numbers
 
-    def _evaluate(self, encoder: nn.Module) -> Evaluation | None:
+    def _evaluate(self, encoder: nn.Module, budget: Budget | None) -> Evaluation | None:
         evaluation = evaluate_encoder(encoder, self.benchmark, self.config.evaluation, self.device)
-        if evaluation is not None:
-            self.directory.require_present()
-        return evaluation
+        if evaluation is None:
+            return None
+        self.directory.require_present()
+        if budget is None:
+            return evaluation
+        given = evaluation.features, self.benchmark, self.config.evaluation, self.device
+        coming = coming_accuracy(encoder, *given, budget.images)
+        return replace(evaluation, numbers=msgspec.structs.replace(evaluation.numbers, budget=budget, coming=coming))
 
     def repair(self, progress: Progress | None, architecture: nn.Module) -> None:
         """Compute evaluations of the start and of learned episodes that are missing or damaged again, from their
@@ -83,6 +92,9 @@ class Results:
             tensors = processes.broadcast(processes.on_first(self._weights_for, folder))
             assert tensors is not None
             encoder = copy.deepcopy(architecture)
+            if "readout.projection" in tensors and not isinstance(encoder, JoinedEncoder):
+                numbers = tensors["readout.projection"].shape[1]
+                encoder = join(encoder, numbers, self.benchmark.train.images.shape).to(self.device)
             encoder.load_state_dict(tensors)
             self.evaluate(encoder, folder)
 

@@ -13,21 +13,23 @@ import copy
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from torch import nn
 
 from osiris import processes
 from osiris.config import Config, to_dict
 from osiris.console import notice, warn
 from osiris.data.benchmark import Benchmark, content_differences
 from osiris.data.catalogue import is_known
-from osiris.data.load import load_benchmark
+from osiris.data.load import as_stream, load_benchmark
 from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
+from osiris.evaluation.scores import Budget
 from osiris.files import save_tensors
 from osiris.framework.composition import resolve
 from osiris.framework.methods import Method
@@ -47,6 +49,7 @@ from osiris.training.own import refuse_another_method
 from osiris.training.results import Results, finished_metrics
 from osiris.training.schedule import Episode, check_sizes, plan_episodes
 from osiris.training.summing import SummingEngine
+from osiris.training.trained_readout import TrainedReadout
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Opening:
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
     """The command that takes an episode back."""
+    plain: bool = False
+    """Show no more than what is learned from, and the time left."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -86,7 +91,13 @@ def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int 
                 f"{opening.out} learns from images that were given in Python (benchmark_from), which only your program "
                 "has: call osiris.train again with the same arguments to continue."
             )
-        run.prepare(lambda: benchmark or processes.in_turn(lambda: load_benchmark(run.config.data)))
+        run.prepare(
+            lambda: (
+                as_stream(benchmark, run.config.data)
+                if benchmark
+                else processes.in_turn(lambda: load_benchmark(run.config.data))
+            )
+        )
         run.start()
         for episode in run.coming(stop_after):
             run.advance(episode)
@@ -167,6 +178,8 @@ class Training:
     """The episodes that are learned, and those to come."""
     log: Log
     results: Results
+    readout: TrainedReadout | None
+    """Of a network that is trained."""
     known: Progress | None
     """progress.json; only the first process knows it."""
     way_back: bool
@@ -183,6 +196,7 @@ class Training:
     ) -> None:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
         self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
+        self.plain = opening.plain
         self.known = processes.on_first(read_progress, directory) if state is None else state.progress
         self.position = Position() if state is None else copy.deepcopy(state.position)
         self.way_back = state is None or state.progress.coming
@@ -208,6 +222,9 @@ class Training:
                 kind = Engine if self.method.sums is None else SummingEngine
                 self.engine = kind(config, self.method, benchmark, self.device, architecture, planned)
                 check_memory(self.engine, coming)
+                self.readout = None
+                if isinstance(self.engine, Engine) and config.encoder.readout not in (None, "start"):
+                    self.readout = TrainedReadout(config, self.engine, benchmark)
                 if state is not None:
                     self._restore(state)
 
@@ -241,7 +258,7 @@ class Training:
         self.closing.callback(self.log.close)
         if self.coming():
             length = 0 if state is None else state.progress.saved[0].log
-            self.log.open(self.method.name, length, self.position, self.quiet)
+            self.log.open(self.method.name, length, self.position, self.quiet, self.plain)
         self.state = None  # it has served: the engine holds all of it now
 
     def coming(self, stop_after: int | None = None) -> list[Episode]:
@@ -250,12 +267,12 @@ class Training:
 
     def advance(self, episode: Episode, accept: Accept | None = None) -> None:
         """Learn from one episode: its steps, its end, its weights, its evaluation. `accept`: see `Engine.end`."""
-        settings, every = self.config.engine, self.config.evaluation.evaluate_every
+        settings, points = self.config.engine, self._points(episode)
         if accept is not None and self.position.step > 0 and self.engine.before is None:
             raise UserError("this episode was begun without --only-if-better: finish it without it.")
         self.engine.guarded = accept is not None
         self.log.meter.resume()
-        for event in self._events(episode, every, accept):
+        for event in self._events(episode, points, accept):
             match event:
                 case Stepped(step, result, at_point):
                     self.log.meter.add(result)
@@ -272,22 +289,37 @@ class Training:
                 case Point(step):
                     self._log_steps(episode)
                     self._enter("curve")
-                    self._evaluate(episode, at_point=True)
+                    self._evaluate(episode, self._final(episode), at_point=True)
                     self.position.stage = "train"
                     self.log.meter.resume()
                 case Trained():
                     self._enter("end")
                 case Ended():
                     self._enter("evaluate")
+        encoder = self._final(episode)
         processes.on_first(self._write_weights, self.folder(episode), episode.task)
-        self._evaluate(episode)
+        self._evaluate(episode, encoder)
         self.engine.before = None
         self.position.task, self.position.step = episode.task + 1, 0
         self._enter("train")
 
-    def _events(self, episode: Episode, every: int | None, accept: Accept | None) -> Iterator[Event]:
+    def _points(self, episode: Episode) -> Collection[int]:
+        """The steps after which the encoder is evaluated before the end of an episode."""
+        every = self.config.evaluation.evaluate_every
+        if episode.past is not None and not every:
+            return episode.points(self.config.evaluation.points)
+        return range(every, episode.steps, every) if every else ()
+
+    def _events(self, episode: Episode, points: Collection[int], accept: Accept | None) -> Iterator[Event]:
         with explain_out_of_memory(self.engine, self.episodes):
-            yield from self.engine.learn(episode, self.position, every, self.interrupt.at_once, accept)
+            yield from self.engine.learn(episode, self.position, points, self.interrupt.at_once, accept)
+
+    def _final(self, episode: Episode) -> nn.Module:
+        """The encoder that is evaluated and written."""
+        if self.readout is None:
+            return self.engine.networks.encoder
+        with self.interrupt.at_once():
+            return self.readout.made_of(episode, self.engine.memory)
 
     def finish(self) -> RunMetrics | None:
         """metrics.json, a function of the evaluations on disk; None while episodes are left."""
@@ -388,9 +420,15 @@ class Training:
 
     def _write_weights(self, folder: EpisodeFolder, task: int | None = None) -> None:
         """f, g and h after an episode, or at the start."""
+        tensors, architecture = self.engine.task_tensors(), self.engine.architecture
+        if self.readout is not None and task is not None:
+            encoder = self.readout.summed.encoder.state_dict()
+            tensors = {name: value for name, value in tensors.items() if not name.startswith("encoder.")}
+            tensors |= {f"encoder.{name}": value for name, value in encoder.items()}
+            architecture = self.readout.architecture
         metadata = {
             "encoder": to_dict(self.config.encoder),
-            "architecture": self.engine.architecture,
+            "architecture": architecture,
             "projector": to_dict(self.config.projector),
             "mean": self.benchmark.mean,
             "std": self.benchmark.std,
@@ -398,20 +436,29 @@ class Training:
             "task": task,
         }
         self.directory.require_present()
-        save_tensors(folder.weights, self.engine.task_tensors(), metadata)
+        save_tensors(folder.weights, tensors, metadata)
 
-    def _evaluate(self, episode: Episode, at_point: bool = False) -> None:
+    def _evaluate(self, episode: Episode, encoder: nn.Module, at_point: bool = False) -> None:
         """Every number of the encoder as it is now, to disk and to the log."""
         step = self.position.step
         where = {"task": episode.task, "step": step, "total_step": self.log.meter.total(episode, step)}
         with self.interrupt.at_once():
-            encoder, folder = self.engine.networks.encoder, self.folder(episode)
+            folder, budget = self.folder(episode), self._budget(episode, step)
             if at_point:
-                numbers = self.results.evaluate_point(encoder, folder, where)
+                numbers = self.results.evaluate_point(encoder, folder, where, budget)
             else:
-                numbers = self.results.evaluate(encoder, folder)
+                numbers = self.results.evaluate(encoder, folder, budget)
         if numbers is not None:
             self.log.evaluation(episode, where, numbers, len(self.benchmark.bank))
+
+    def _budget(self, episode: Episode, step: int) -> Budget | None:
+        """What a stream has cost so far."""
+        if episode.past is None:
+            return None
+        before = len([point for point in self._points(episode) if point <= step])
+        test = 0 if self.benchmark.test is None else len(self.benchmark.test)
+        each = len(self.benchmark.bank) + test
+        return self.engine.budget(episode, step, each * (before + (step == episode.steps)))
 
     def _normalised(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark with the channel statistics that the encoder expects, if they are known. A continued run keeps

@@ -13,13 +13,15 @@ from torch import Tensor
 from osiris import processes
 from osiris.augment.operations import upload
 from osiris.config import LearningConfig
-from osiris.data.benchmark import Benchmark, TaskContent
+from osiris.data.benchmark import Benchmark, Order, TaskContent
 from osiris.data.catalogue import EPISODES
 from osiris.data.images import Images, Subset
 from osiris.devices import total_memory
 from osiris.errors import UserError
+from osiris.framework.composition import check_stream
 from osiris.framework.methods import Method
-from osiris.framework.terms import Contrast, CrossMix, Revisit
+from osiris.framework.past import Past, past_of
+from osiris.framework.terms import Contrast, CrossMix, Revisit, Storyboard
 from osiris.randomness import generator
 
 SMALLEST = 4
@@ -42,10 +44,21 @@ class Episode:
     batch_size: int
     images: Images | None
     """None: it was learned before, and its images are not at hand any more."""
+    passes: int = 1
+    """Steps in a row on each batch."""
+    past: Past | None = None
+    """In a stream, whose images come in their order: what f* is. None: this is no stream."""
+
+    @property
+    def batches(self) -> int:
+        """In an epoch. A stream leaves out a last one that is not full."""
+        if self.past is not None:
+            return self.count // self.batch_size
+        return steps_per_epoch(self.count, self.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        return steps_per_epoch(self.count, self.batch_size)
+        return self.batches * self.passes
 
     @property
     def epochs(self) -> int:
@@ -54,8 +67,19 @@ class Episode:
     @property
     def batch_sizes(self) -> tuple[int, int]:
         """(smallest, largest): the last batch of an epoch takes the remaining images, up to three more than others."""
-        last = self.count - (self.steps_per_epoch - 1) * self.batch_size
-        return min(last, self.batch_size), last if self.steps_per_epoch == 1 else max(last, self.batch_size)
+        if self.past is not None:
+            return self.batch_size, self.batch_size
+        last = self.count - (self.batches - 1) * self.batch_size
+        return min(last, self.batch_size), last if self.batches == 1 else max(last, self.batch_size)
+
+    def seen(self, step: int) -> int:
+        """Images of a stream that were seen after this many steps, those of earlier epochs included."""
+        return min(-(-step // self.passes), self.epochs * self.batches) * self.batch_size
+
+    def points(self, number: int) -> frozenset[int]:
+        """The steps after so many equal parts of a stream, without the last."""
+        every = self.epochs * self.batches
+        return frozenset(-(-part * every // number) * self.passes for part in range(1, number)) - {self.steps}
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
@@ -69,6 +93,10 @@ def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig
 
     A task with fewer images than a batch is one batch.
     """
+    if method.sums is not None:
+        learning = replace(learning, epochs=1, batch_size=IMAGES_PER_STEP, passes=1)
+    if benchmark.order is not None:
+        return [_stream(benchmark, benchmark.order, method, learning)]
     by_task = [benchmark.training_indices(task) for task in range(benchmark.task_count)]
     before = benchmark.contents[: benchmark.learned]
     counts = [content["train"] for content in before] + [len(indices) for indices in by_task[benchmark.learned :]]
@@ -80,21 +108,52 @@ def plan_episodes(benchmark: Benchmark, method: Method, learning: LearningConfig
                 f"{name} has too few images ({count}): learning needs at least {SMALLEST}. Add images to it, or leave "
                 "it out."
             )
-    if method.sums is not None:
-        learning = replace(learning, epochs=1, batch_size=IMAGES_PER_STEP)
-    usual = [learning.epochs * steps_per_epoch(count, learning.batch_size) for count in counts]
-    if method.stream == "continual":
+    if method.boundaries != "none" or method.past_model is not None:
+        raise UserError("--boundaries and --past-model are for streams: without --stream, f* is f after a task.")
+    each = learning.epochs * learning.passes
+    usual = [each * steps_per_epoch(count, learning.batch_size) for count in counts]
+    if method.learns == "continual":
         contents = benchmark.contents or [_content(str(task + 1), count) for task, count in enumerate(counts)]
         steps = [usual[0], *(round(method.length * number) for number in usual[1:])]
         return [
-            Episode(task, contents[task], count, steps[task], min(learning.batch_size, count), _part(benchmark, task))
+            Episode(
+                task,
+                contents[task],
+                count,
+                steps[task],
+                min(learning.batch_size, count),
+                _part(benchmark, task),
+                learning.passes,
+            )
             for task, count in enumerate(counts)
         ]
-    joint, name = method.stream == "joint", "all tasks" if method.stream == "joint" else "task 1 alone"
+    joint, name = method.learns == "joint", "all tasks" if method.learns == "joint" else "task 1 alone"
     count, length = len(benchmark.train) if joint else counts[0], usual[0] + round(method.length * sum(usual[1:]))
     images = benchmark.train.images if joint else _part(benchmark, 0)
     content = _content(name, count, hashlib.sha256(repr(benchmark.contents).encode()).hexdigest()[:16])
-    return [Episode(0, content, count, length, min(learning.batch_size, count), images)]
+    return [Episode(0, content, count, length, min(learning.batch_size, count), images, learning.passes)]
+
+
+def _stream(benchmark: Benchmark, order: Order, method: Method, learning: LearningConfig) -> Episode:
+    """All images in their order as one episode."""
+    check_stream(method)
+    if learning.merge < 1:
+        raise UserError("--merge averages at the end of a task, which a stream does not have: leave it out.")
+    if learning.epochs > 1 and any(isinstance(term, Storyboard) for term in method.terms):
+        raise UserError("storyboard sees a stream once, because scenes are known by their time: leave out --epochs.")
+    count = len(order.rows)
+    if count < SMALLEST and method.sums is None:
+        raise UserError(f"the stream has too few images ({count}): learning needs at least {SMALLEST}.")
+    batch = min(learning.batch_size, count)
+    digest = hashlib.sha256(order.rows.numpy().tobytes() + benchmark.checksum.encode()).hexdigest()[:16]
+    content = _content(f"stream {order.name}", count, digest)
+    images = Subset(benchmark.train.images, order.rows)
+    steps = learning.epochs * (count // batch) * learning.passes
+    starts = [-(-start // batch) * learning.passes for start in order.starts]
+    past = Past("none")
+    if method.uses_past:
+        past = past_of(method.boundaries, method.past_model, steps, starts, order.name)
+    return Episode(0, content, count, steps, batch, images, learning.passes, past)
 
 
 def _part(benchmark: Benchmark, task: int) -> Images | None:
@@ -125,6 +184,11 @@ def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfi
                 f"the memory holds {learning.memory_size} images, but {method.name} replays {replayed} at each step; "
                 f"use --memory-size {replayed} or more, or a smaller --batch-size."
             )
+        if episodes[0].past is not None and episodes[0].count < replayed:
+            raise UserError(
+                f"the stream has {episodes[0].count} images, but {method.name} replays {replayed} at each step; use a "
+                "smaller --replay or --batch-size."
+            )
         offered = episodes[0].count * learning.epochs
         if episodes[0].task == 0 and offered < replayed:
             raise UserError(
@@ -144,6 +208,9 @@ def check_sizes(episodes: list[Episode], method: Method, learning: LearningConfi
             f"{processes.world_size()} processes cannot share a batch of {smallest} images, the smallest of this run. "
             "Use fewer processes, or a --batch-size that leaves a larger last batch."
         )
+    if episodes[0].past is not None:
+        rest = episodes[0].count % episodes[0].batch_size
+        return [f"the last {rest} images of the stream are fewer than a batch, and are left out."] * bool(rest)
     small = [episode.task + 1 for episode in episodes if episode.batch_size < learning.batch_size]
     if not small:
         return []
@@ -165,9 +232,12 @@ def _fewest_replayed(method: Method) -> int:
 
 
 def batch_positions(episode: Episode, seed: int, step: int, purpose: str = "order") -> Tensor:
-    """The images of one step, by their position in the episode: a keyed permutation per epoch, cut into batches."""
-    per_epoch = episode.steps_per_epoch
-    epoch, position = divmod(step, per_epoch)
+    """The images of one step, by their position in the episode: a keyed permutation per epoch, cut into batches; in a
+    stream, its own order."""
+    per_epoch = episode.batches
+    epoch, position = divmod(step // episode.passes, per_epoch)
+    if episode.past is not None:
+        return torch.arange(position * episode.batch_size, (position + 1) * episode.batch_size)
     order = _order(episode.count, seed, purpose, episode.task, epoch)
     last = position == per_epoch - 1
     stop = None if last else (position + 1) * episode.batch_size

@@ -7,7 +7,7 @@ the encoder that was made from them; no image is kept.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +18,14 @@ from torch import Tensor
 from osiris import processes
 from osiris.config import Config
 from osiris.data.benchmark import Benchmark
+from osiris.evaluation.scores import Budget
 from osiris.framework.methods import Method
 from osiris.framework.summed import Summed, image_digests
 from osiris.memory import Memory
 from osiris.models.external import Architecture
 from osiris.runs.state import Position
 from osiris.training.build import build_summed
-from osiris.training.engine import Accept, Ended, Event, Stepped, StepResult, Trained
+from osiris.training.engine import Accept, Ended, Event, Point, Stepped, StepResult, Trained
 from osiris.training.schedule import Episode
 
 FIRST = 2500
@@ -63,21 +64,34 @@ class SummingEngine:
         self,
         episode: Episode,
         position: Position | None = None,
-        evaluate_every: int | None = None,
+        evaluate_at: Container[int] = (),
         at_once: Callable[[], AbstractContextManager[None]] = nullcontext,
         accept: Accept | None = None,
     ) -> Iterator[Event]:
-        """As `Engine.learn`; there are no points to evaluate, because the encoder changes at the end alone."""
+        """As `Engine.learn`. The encoder changes at the end, and in a stream at each point to evaluate."""
         stage, start = ("train", 0) if position is None else (position.stage, position.step)
         if stage in ("train", "curve"):
             self.begin(episode)
+            if stage == "curve":
+                yield Point(start)
             for step in range(start, episode.steps):
-                yield Stepped(step + 1, self.step(episode, step), False)
+                result, done = self.step(episode, step), step + 1
+                at_point = episode.past is not None and done in evaluate_at and done < episode.steps
+                if at_point:
+                    self.summed.set(self.total + self.part)
+                yield Stepped(done, result, at_point)
+                if at_point:
+                    yield Point(done)
             yield Trained()
         if stage != "evaluate":
             with at_once():
                 self.end(accept)
             yield Ended()
+
+    def budget(self, episode: Episode, step: int, evaluated: int) -> Budget:
+        """What a stream has cost after this many steps. No view is sent backward."""
+        images = episode.count if step == episode.steps else episode.seen(step)
+        return Budget(images=images, steps=step, forward={"x": images}, evaluated=evaluated)
 
     def begin(self, episode: Episode) -> None:
         if self.total is None:

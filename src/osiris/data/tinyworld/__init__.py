@@ -21,6 +21,7 @@ from osiris.data.config import BenchmarkConfig
 from osiris.data.source import Encoded, Rows, Source, Table, make_table
 from osiris.data.tinyworld import objects, painting
 from osiris.data.tinyworld.painting import NOISE_WORDS, PARAMETERS, SIZE, paint, photograph
+from osiris.data.tinyworld.walk import FRAMES, render_walk
 
 VERSION = 4
 """Key of the random numbers: another one draws every image anew."""
@@ -95,3 +96,17 @@ def _rows(split: str, per_class: int) -> Rows:
 
     labels = np.repeat(np.arange(len(CLASS_NAMES)), per_class)
     return Rows(len(labels), read, lambda row: f"{split} image {row}", labels)
+
+
+def walk_source(frames: int | None = None, ordered: bool = False) -> Source:
+    """The frames of a film in the order of time; `walk_labels` has the class of each."""
+    count, name = frames or FRAMES, "walk-ordered" if ordered else "walk"
+
+    def read(rows: Sequence[int]) -> list[Encoded]:
+        part = render_walk(count, ordered, rows[0], rows[-1] + 1).transpose(0, 2, 3, 1)
+        return [part[row - rows[0]] for row in rows]
+
+    rows = Rows(count, read, lambda row: f"frame {row} of {name}")
+    key = (_code_digest(), name, str(count))
+    known = replace(DATASETS["tinyworld"], name=name)
+    return Source(name, lambda: make_table(name, rows), key, known)

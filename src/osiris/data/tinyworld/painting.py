@@ -165,13 +165,7 @@ def paint(draw: Draw, turn: float, environment: Environment, words: np.ndarray) 
     slope = s.in_double(np.cos, light) * x + s.in_double(np.sin, light) * y
 
     picture = environment.background(x, y, r)
-    shadow = covered(body - between(r(), 0.02, 0.1), 0.2)
-    picture = picture * (1 - 0.35 * shadow)[:, None]
-    picture = mix(picture, fill * 0.3, covered(body - 0.05))  # the rim
-    surface = fill * (1 + 0.15 * slope)[:, None]
-    if marks is not None:
-        surface = mix(surface, ink, covered(marks))
-    picture = mix(picture, surface, covered(body))
+    picture = stood(picture, body, marks, fill, ink, slope, between(r(), 0.02, 0.1))
 
     cover = covered(environment.occluder(x, y, r)) * (r() < 0.4)
     hue = np.full_like(light, environment.occluder_hue)
@@ -179,7 +173,24 @@ def paint(draw: Draw, turn: float, environment: Environment, words: np.ndarray) 
 
     tint = np.array(environment.tint, np.float32).reshape(1, 3, 1, 1)
     gain = between(r(), 0.65, 1.15) * (1 + between(r(), 0.0, 0.2) * slope)
-    picture = picture * gain[:, None] * tint
+    return reduced(picture * gain[:, None] * tint)
+
+
+def stood(
+    picture: Field, body: Field, marks: Field | None, fill: Field, ink: Field, slope: Field, reach: Field
+) -> Field:
+    """The picture with an object in it: its shadow of this `reach`, its rim, its surface in the light."""
+    shadow = covered(body - reach, 0.2)
+    picture = picture * (1 - 0.35 * shadow)[:, None]
+    picture = mix(picture, fill * 0.3, covered(body - 0.05))  # the rim
+    surface = fill * (1 + 0.15 * slope)[:, None]
+    if marks is not None:
+        surface = mix(surface, ink, covered(marks))
+    return mix(picture, surface, covered(body))
+
+
+def reduced(picture: Field) -> Field:
+    """To SIZE: the mean over the points of each pixel."""
     steps = range(SUPERSAMPLING)
     parts = [picture[:, :, row::SUPERSAMPLING, column::SUPERSAMPLING] for row in steps for column in steps]
     return np.add.reduce(parts) / np.float32(len(parts))

@@ -16,3 +16,4 @@ from osiris.framework.terms.ewc import Elastic  # ewc
 from osiris.framework.terms.minred import Revisit  # minred
 from osiris.framework.terms.pnr import PseudoContrast, PseudoDistil  # L_current and L_past of pnr
 from osiris.framework.terms.pocon import Expert, Snapshot  # L_current and L_past of pocon
+from osiris.framework.terms.storyboard import Storyboard  # storyboard

@@ -43,11 +43,17 @@ class TaskContext:
     steps_per_epoch: int = 1
     step: int = 0
     """Steps completed in this task."""
+    stream: bool = False
+    """Whether all tasks are learned as one stream: `task` then counts the models of the past so far."""
     learning_rate: float = 0.03
     momentum: float = 0.9
     tau: float = 0.1
     weight: float = 1.0
     """The weight of the term that is called."""
+    seen: int = 0
+    """In a stream: images seen so far."""
+    frames: Callable[[Tensor], Tensor] | None = None
+    """In a stream: the unit features f, in evaluation mode, of the images at some positions, without views."""
     batches: Callable[[str], Iterator[Representations]] | None = None
     """One pass over the data of the task in full batches, with a random stream for the given purpose."""
 
@@ -65,6 +71,8 @@ class StepContext:
     tau: float = 0.1
     images: int = 0
     """|X|, over all processes."""
+    stream: bool = False
+    """Whether `source` in the memory is a position in a stream."""
 
     def stored(self, field: str, like: Tensor) -> Tensor:
         """The values of a field of the memory for the images of Y, in the dtype of `like`."""
@@ -92,6 +100,11 @@ class Term(Configurable):
         return self.inputs if set(self.inputs) <= {X, Y} else (X, Y)
 
     @property
+    def needs_past(self) -> bool:
+        """Whether it acts in a stream only when there is a model of the past."""
+        return bool(self.needs)
+
+    @property
     def spaces(self) -> frozenset[str]:
         """The heads it uses."""
         return frozenset({getattr(self, "space", "g")})
@@ -102,6 +115,9 @@ class Term(Configurable):
 
     def check(self, method: Method) -> None:
         """Raise a UserError if it cannot work in this method."""
+
+    def check_stream(self, method: Method) -> None:
+        """Raise a UserError if it cannot work in a stream, which has no end of a task."""
 
     def attach(self, networks: Networks, seed: int) -> None:
         """Create its modules and buffers."""

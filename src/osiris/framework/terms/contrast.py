@@ -122,6 +122,8 @@ class Mixed(Term):
     def check(self, method: Method) -> None:
         if method.replay != 1:
             raise UserError("mixing pairs every image of X with one of Y: it needs --replay-fraction 1.")
+        if method.replay_count is not None:
+            raise UserError("mixing pairs every image of X with one of Y: leave out --replay.")
         if method.replay_limit is not None:
             raise UserError(
                 f"mixing pairs every image of X with one of Y, and this method replays at most {method.replay_limit}; "

@@ -87,6 +87,12 @@ class CrossMix(Mixed):
     def inputs(self) -> tuple[str, ...]:
         return (X, self.mixture)
 
+    def check_stream(self, method: Method) -> None:
+        raise UserError(
+            "cromo keeps as many images of each task, chosen at its end, and a stream has no end of a task; leave out "
+            "--stream to learn task after task."
+        )
+
     def check(self, method: Method) -> None:
         if self.space != "g":
             raise UserError("cross-mix acts in the space of g, which f* and g* share; write cross-mix:g.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from osiris.framework.representations import Networks, Representations
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
 from osiris.models.normalisation import frozen_statistics
 from osiris.processes import average_gradients
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
 
 
 class Elastic(Term):
@@ -32,6 +35,12 @@ class Elastic(Term):
     def default_weight(self, task_count: int) -> float:
         """50 for five tasks and 100 for twenty (Appendix B). The paper gives no other task counts: 100 there too."""
         return 50.0 if task_count == 5 else 100.0
+
+    def check_stream(self, method: Method) -> None:
+        raise UserError(
+            "ewc measures its weights on all images of a task at its end, and a stream has no end of a task; leave out "
+            "--stream to learn task after task."
+        )
 
     def attach(self, networks: Networks, seed: int) -> None:
         for index, parameter in enumerate(networks.encoder.parameters()):

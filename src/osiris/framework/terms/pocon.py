@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from osiris.errors import UserError
 from osiris.framework import losses
 from osiris.framework.options import Count
 from osiris.framework.representations import Frozen, Networks, Representations, copy_state
 from osiris.framework.terms.base import StepContext, TaskContext, Term, X
 from osiris.models.heads import adapter
 from osiris.randomness import scoped
+
+if TYPE_CHECKING:
+    from osiris.framework.methods import Method
 
 
 class _Snapshots(Term):
@@ -24,12 +28,20 @@ class _Snapshots(Term):
     interval: Count | None = None
     """Steps between snapshots (the paper's ds: 2000 on CIFAR-100, 4000 on Tiny-ImageNet); None: a quarter of a task."""
 
+    @property
+    def needs_past(self) -> bool:
+        return True
+
+    def check_stream(self, method: Method) -> None:
+        if method.boundaries == "none" and (method.past_model or "").startswith("ema"):
+            raise UserError(f"{self.kind} follows snapshots: use --past-model snapshot:N.")
+
     @abstractmethod
     def snapshot(self, context: TaskContext) -> None: ...
 
     def due(self, context: TaskContext) -> bool:
         """Whether a snapshot follows this step. The last quarter of a task ends with its last step."""
-        if context.task == 0:
+        if context.task == 0 or context.stream:  # a stream says itself when
             return False
         if self.interval is not None:
             return context.step % self.interval == 0
