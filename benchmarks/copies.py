@@ -1,6 +1,7 @@
 """How many planted copies `osiris duplicates` finds without an encoder, and how many other pictures it takes for one.
 
     python benchmarks/copies.py --data DIR
+    python benchmarks/copies.py --data DIR --hashes     # the hashes of the package imagehash alone, on the same files
 
 DIR has the Parquet files of PACS and CIFAR-100. Of some of their pictures, copies are made: JPEG of qualities 35 to 90
 at sizes 1/4 to 1, PNG, WebP, turned by EXIF, and the same bytes. All others are different pictures, but for those that
@@ -14,11 +15,12 @@ import io
 import tempfile
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
-from PIL import Image
+from PIL import Image, ImageOps
 
 from osiris.data.looks import Look, looking
 from osiris.index.copies import SMALLEST, same_bytes, same_picture
@@ -53,12 +55,45 @@ def variants(content: bytes) -> dict[str, bytes]:
     return found
 
 
-def measure(name: str, data: Path, planted: int, folder: Path) -> None:
+def files_of(name: str, data: Path, planted: int) -> list[tuple[int, str, bytes]]:
+    """(picture, kind, content): all originals, and copies of some."""
     file, column, count = SOURCES[name]
     contents = [row["bytes"] for row in pyarrow.parquet.read_table(data / file)[column].to_pylist()[:count]]
     chosen = np.random.default_rng(0).choice(len(contents), planted, replace=False)
     files = [(picture, "original", content) for picture, content in enumerate(contents)]
-    files += [(int(one), kind, copy) for one in chosen for kind, copy in variants(contents[one]).items()]
+    return files + [(int(one), kind, copy) for one in chosen for kind, copy in variants(contents[one]).items()]
+
+
+def measure_hashes(name: str, data: Path, planted: int) -> None:
+    """A copy counts as found if a file of its picture is within the distance; a picture counts as wrong if a file of
+    another one is."""
+    imagehash = import_module("imagehash")
+    files = files_of(name, data, planted)
+    upright = [ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB") for _, _, content in files]
+    picture, copy = np.array([one for one, _, _ in files]), np.array([kind != "original" for _, kind, _ in files])
+    same_bytes_kind = np.array([kind == "the same bytes" for _, kind, _ in files])
+    for kind in ("phash", "dhash"):
+        started = time.process_time()
+        bits = np.stack([getattr(imagehash, kind)(one).hash.ravel() for one in upright])
+        each = 1000 * (time.process_time() - started) / len(files)
+        hashes = np.packbits(bits, axis=1).view("u8").ravel()
+        for distance in (0, 2, 4, 8, 10):
+            found, wrong = np.zeros(len(files), bool), np.zeros(len(files), bool)
+            for start in range(0, len(files), 1024):
+                rows = np.arange(start, min(start + 1024, len(files)))
+                near = np.bitwise_count(hashes[rows, None] ^ hashes) <= distance
+                near[np.arange(len(rows)), rows] = False
+                same = picture[rows, None] == picture
+                found[rows], wrong[rows] = (near & same).any(axis=1), (near & ~same).any(axis=1)
+            recall = found[copy & ~same_bytes_kind].mean()
+            print(
+                f"{name}, {kind} <= {distance}: recall {recall:.3f}, {wrong.sum():,} files wrong, {each:.2f} ms",
+                flush=True,
+            )
+
+
+def measure(name: str, data: Path, planted: int, folder: Path) -> None:
+    files = files_of(name, data, planted)
     looks, sizes = dict[Path, Look](), list[int]()
     decode = looking(looks)
     started = time.process_time()
@@ -108,8 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--planted", type=int, default=200)
+    parser.add_argument("--hashes", action="store_true")
     given = parser.parse_args()
     for name in SOURCES:
+        if given.hashes:
+            measure_hashes(name, given.data, given.planted)
+            continue
         with tempfile.TemporaryDirectory() as folder:
             measure(name, given.data, given.planted, Path(folder))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import naive
-from osiris.memory import Fifo, Memory, MinRed, Quota
+from osiris.memory import Equal, Fifo, Memory, MinRed, Quota
 from osiris.randomness import generator
 
 
@@ -174,3 +174,32 @@ def test_values_that_are_not_finite_leave_a_field() -> None:
     memory = Memory(3, (3, 1, 1), {"target": 2})
     memory.rewrite("target", torch.tensor([2, 0]), torch.tensor([[1.0, 2.0], [float("nan"), 5.0]]))
     assert memory.get_buffer("field_target").tolist() == [[0, 0], [0, 0], [1, 2]]
+
+
+def test_equal_keeps_the_same_number_of_each_task_however_many_follow() -> None:
+    memory = Equal(20, (3, 2, 2))
+    sizes = [50, 4, 30, 17, 200]
+    expected = [[20], [16, 4], [8, 4, 8], [5, 4, 5, 6], [4, 4, 4, 4, 4]]
+    for task, (count, counts) in enumerate(zip(sizes, expected)):
+        before = memory.source[: memory.filled].clone()
+        rows, slots = memory.admit(count, generator(0, "test", task))
+        assert len(rows) == len(slots) == len(rows.unique()) == len(slots.unique())
+        images = torch.full((len(rows), 3, 2, 2), task, dtype=torch.uint8)
+        memory.write(slots, images, 1000 * task + rows, task, step=0)
+        memory.advance(len(rows))
+        assert memory.filled == 20 and memory.task.bincount(minlength=task + 1).tolist() == counts
+        assert (memory.images[:, 0, 0, 0] == memory.task).all()
+        kept = memory.source[memory.task < task]
+        assert set(kept.tolist()) <= set(before.tolist()), "those that are left were there before"
+        again = memory.admit(count, generator(1, "test", task))
+        assert all((x == y).all() for x, y in zip(again, memory.admit(count, generator(1, "test", task))))
+
+
+def test_equal_takes_everything_as_long_as_there_is_room() -> None:
+    memory = Equal(20, (3, 2, 2))
+    for task, count in enumerate((6, 8)):
+        rows, slots = memory.admit(count, generator(0, "test", task))
+        assert sorted(rows.tolist()) == [*range(count)] and slots.tolist() == [*range(6 * task, 6 * task + count)]
+        memory.write(slots, torch.zeros(count, 3, 2, 2, dtype=torch.uint8), rows, task, step=0)
+        memory.advance(len(rows))
+    assert memory.filled == 14

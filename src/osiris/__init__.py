@@ -17,20 +17,33 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from osiris.api import compare, compatibility, evaluate, load_run, report, train
+    from osiris.augment import views
     from osiris.data.benchmark import Benchmark
     from osiris.data.load import benchmark_from
     from osiris.errors import UserError
+    from osiris.evaluation.own_metrics import Metric
+    from osiris.exact.readout import Fitted
     from osiris.framework import losses, methods, terms
+    from osiris.framework.augmentation import Augmentation
     from osiris.framework.methods import Method
+    from osiris.framework.objectives import Objective
+    from osiris.framework.readouts import ReadoutMap
     from osiris.grids.runner import sweep
     from osiris.learner import Learner, join
+    from osiris.memory import Memory
     from osiris.models.external import register_encoder
     from osiris.runs.run import Run, load_runs
 
 _HOME = {
+    "Augmentation": "framework.augmentation",
     "Benchmark": "data.benchmark",
+    "Fitted": "exact.readout",
     "Learner": "learner",
+    "Memory": "memory",
     "Method": "framework.methods",
+    "Metric": "evaluation.own_metrics",
+    "Objective": "framework.objectives",
+    "ReadoutMap": "framework.readouts",
     "Run": "runs.run",
     "UserError": "errors",
     "benchmark_from": "data.load",
@@ -50,12 +63,19 @@ _MODULES = {
     "losses": "framework.losses",
     "methods": "framework.methods",
     "terms": "framework.terms",
+    "views": "augment.views",
 }
 
 __all__ = [
+    "Augmentation",
     "Benchmark",
+    "Fitted",
     "Learner",
+    "Memory",
     "Method",
+    "Metric",
+    "Objective",
+    "ReadoutMap",
     "Run",
     "UserError",
     "benchmark_from",
@@ -72,6 +92,7 @@ __all__ = [
     "sweep",
     "terms",
     "train",
+    "views",
 ]
 
 

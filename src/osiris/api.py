@@ -16,9 +16,9 @@ from osiris.evaluation.config import Protocol
 from osiris.evaluation.differences import Varying
 from osiris.evaluation.scores import Compatibility, Scores
 from osiris.framework.methods import Method
-from osiris.framework.own import named
 from osiris.invocation import recorded
 from osiris.models.external import EncoderSource, encoder_name
+from osiris.own import named
 from osiris.presets import configure
 from osiris.reporting.comparison import comparison_table
 from osiris.reporting.page import make_report
@@ -144,7 +144,7 @@ def _request(
         name: given.pop(name) for name in ("arch", "prefix", "stem_padding", "device", "threads") if name in given
     }
     return request_for(
-        place, given, encoder=encoder, baseline=baseline, out=None if out is None else Path(out), **others
+        place, named(given), encoder=encoder, baseline=baseline, out=None if out is None else Path(out), **others
     )
 
 

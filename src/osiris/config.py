@@ -54,8 +54,9 @@ class LearningConfig:
     """Linear warm-up at the start of each task."""
     tau: Annotated[float, Meta(ge=1e-4, le=1e3)] = 0.1
     """Temperature of all contrastive losses."""
-    views: Literal["paper", "gentle"] = "paper"
-    """The augmentations: those of the paper, or larger crops without blur and solarisation (for simple drawings)."""
+    views: str = "paper"
+    """The augmentations: `paper`; `gentle`: larger crops without blur and solarisation (for simple drawings);
+    `module:name`."""
     view_size: Annotated[int, Meta(ge=8, le=100_000)] | None = None
     """Side of the views in pixels; None means that of the images. Smaller views train faster."""
     freeze: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -134,11 +135,23 @@ class Config:
         if self.learning.warmup_epochs > self.learning.epochs:
             raise UserError(f"--warmup-epochs {self.learning.warmup_epochs} is more than --epochs; use fewer.")
         self.encoder.check()
+        self.check_names()
         batch_statistics = self.encoder.batch_norm and self.learning.statistics == "batch"
         if self.engine.micro_batch is not None and batch_statistics:
             raise UserError("--micro-batch would change the statistics of BatchNorm; use --norm gn or leave it out.")
         if self.learning.merge < 1 and batch_statistics:
             raise UserError(MERGED_STATISTICS)
+
+    def check_names(self) -> None:
+        """Refuse unknown augmentations, metrics and readouts; those of the user's own must have been imported."""
+        if (self.learning.views, self.encoder.readout, self.evaluation.metrics) != (
+            LearningConfig.views,
+            EncoderConfig.readout,
+            ProtocolConfig.metrics,
+        ):
+            from osiris.own import build_parts  # imports torch
+
+            build_parts(self)
 
     @property
     def pretrained(self) -> bool:

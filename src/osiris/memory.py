@@ -1,19 +1,22 @@
 """The memory M. The paper's is a reservoir over presentations (Vitter 1985), uniform storing and retrieval (Sec. 3.2).
 
 Later methods decide otherwise which images stay: the newest (`Fifo`), the least redundant (`MinRed`), or the same
-number of each task (`Quota`).
+number of each task (`Quota`, `Equal`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from osiris.errors import UserError, unknown
+from osiris.kinds import Named
 
-class Memory(nn.Module):
+
+class Memory(Named, nn.Module):
     """Raw uint8 images with their source id, task and insertion step, and the fields that terms declare (as der).
 
     Offer number n (from 0) takes the next free slot. Once the memory is full, r is drawn from {0..n}, and the image
@@ -21,6 +24,7 @@ class Memory(nn.Module):
     process makes the same decisions.
     """
 
+    kind: ClassVar[str] = "reservoir"
     by_task: ClassVar[bool] = False
     """Whether all images of a task are offered at its end, instead of a batch after each step."""
     before: ClassVar[bool] = False
@@ -113,6 +117,8 @@ class Memory(nn.Module):
 class Fifo(Memory):
     """The newest presentations."""
 
+    kind: ClassVar[str] = "fifo"
+
     def choose(self, number: Tensor, generator: torch.Generator) -> Tensor:
         return number % self.size
 
@@ -125,6 +131,7 @@ class MinRed(Memory):
     feature than twice the number that must leave, the oldest leave.
     """
 
+    kind: ClassVar[str] = "minred"
     before: ClassVar[bool] = True
     arrival: Tensor
 
@@ -163,6 +170,7 @@ class MinRed(Memory):
 class Quota(Memory):
     """The same number of images of each task, drawn with replacement at its end. None leaves (CroMo-Mixup)."""
 
+    kind: ClassVar[str] = "quota"
     by_task: ClassVar[bool] = True
 
     def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -174,4 +182,37 @@ class Quota(Memory):
         return torch.randint(self.filled, (count,), generator=generator)
 
 
-POLICIES: dict[str, type[Memory]] = {"reservoir": Memory, "fifo": Fifo, "minred": MinRed, "quota": Quota}
+class Equal(Memory):
+    """The same number of images of each task, as far as it has so many, drawn at its end; those before make room. The
+    number of tasks need not be known, unlike with a quota."""
+
+    kind: ClassVar[str] = "equal"
+    by_task: ClassVar[bool] = True
+
+    def admit(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        held = self.task[: self.filled].cpu()
+        tasks, sizes = held.unique(return_counts=True)
+        *old, new = _shares([*sizes.tolist(), count], self.size)
+        leaving = list[Tensor]()
+        for task, share in zip(tasks.tolist(), old):
+            own = (held == task).nonzero().squeeze(1)
+            leaving.append(own[torch.randperm(len(own), generator=generator)[share:]])
+        slots = torch.cat([*leaving, torch.arange(self.filled, self.size)])[:new]
+        return torch.randperm(count, generator=generator)[:new], slots
+
+
+def _shares(available: Sequence[int], size: int) -> list[int]:
+    """Numbers that add up to `size`, as equal as possible; the last ones get what is left over."""
+    shares, left = [0] * len(available), size
+    for done, place in enumerate(sorted(range(len(available)), key=lambda place: (available[place], place))):
+        shares[place] = min(available[place], left // (len(available) - done))
+        left -= shares[place]
+    return shares
+
+
+def memory_class(policy: str) -> type[Memory]:
+    """Of a value of `--memory-policy`."""
+    known = Memory.kinds()
+    if policy not in known:
+        raise UserError(f"{str(unknown('memory policy', policy, known)).rstrip('.')}, or one of your own, module:name.")
+    return known[policy]

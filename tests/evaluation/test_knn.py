@@ -14,7 +14,7 @@ from osiris.evaluation import knn
 from osiris.evaluation.config import PROBE, PROTOCOLS, WHITENED, Protocol, ProtocolConfig
 from osiris.evaluation.evaluate import rank_test_images
 from osiris.evaluation.features import Features
-from osiris.evaluation.knn import Question, ask, nearest, rank_classes, vote
+from osiris.evaluation.knn import Question, ask, nearest, neighbours_of, rank_classes, vote
 from quick import quick
 
 KNN: tuple[Protocol, ...] = tuple(name for name in PROTOCOLS if not name.endswith(PROBE))
@@ -140,6 +140,12 @@ def test_ties_prefer_the_lower_class_and_the_lower_index():
     question = Question("class-agnostic", label, 5)
     answer = ask(torch.ones(100, 8), torch.ones(3, 8), [question], k=4, temperature=0.1)["class-agnostic"]
     assert answer.classes.tolist() == [[1, 2, 3, 4, -1]] * 3  # images 0 to 3 vote
+
+
+def test_equal_neighbours_are_in_the_order_of_the_bank():
+    bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.6, 0.8]])
+    values, indices = neighbours_of(bank, torch.tensor([[1.0, 0.0]]), 4)
+    assert indices.tolist() == [[0, 2, 3, 4]] and values[0].tolist() == pytest.approx([1, 1, 1, 0.6])
 
 
 def test_votes_are_sums_of_exponentials_to_ten_digits():

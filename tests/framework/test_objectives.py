@@ -227,6 +227,7 @@ def test_decoupled_negatives_and_cross(objective: str) -> None:
         ("cromo", "vicreg", {}, "cromo has no form for the objective vicreg"),
         ("er", "ntxent", {"memory_policy": "minred"}, "use --method minred"),
         ("der", "ntxent", {"memory_policy": "quota"}, "stores no embeddings"),
+        ("der", "ntxent", {"memory_policy": "equal"}, "stores no embeddings"),
         ("minred", "ntxent", {"memory_policy": "fifo"}, "belongs to the memory minred"),
         ("ft", "ntxent", {"cross": "cross-mix:h"}, "acts in the space of g"),
         ("ft", "ntxent", {"memory_policy": "fifo"}, "no term uses it"),

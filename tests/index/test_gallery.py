@@ -9,6 +9,7 @@ import torch
 from osiris.errors import UserError
 from osiris.evaluation.compatibility import PENALTIES, apply_map, fit_map, recall_at
 from osiris.evaluation.knn import neighbours_of
+from osiris.files import load_tensors, save_tensors
 from osiris.index import gallery as gallery_module
 from osiris.index import maps
 from osiris.index.gallery import Gallery
@@ -155,6 +156,12 @@ def test_versions_are_never_mixed(tmp_path: Path, random: np.random.Generator) -
         keep_needed_maps(index, NEW)
         index.commit()
     assert len(Gallery(Index(index.folder), NEW)) == 40
+    file = next(index.folder.glob("map-*"))
+    tensors = load_tensors(file)[0]
+    save_tensors(file, {"map": tensors["map"]})  # without the lengths of the part
+    with pytest.raises(UserError, match="is not a map of this index"):
+        Gallery(Index(index.folder), NEW)
+    save_tensors(file, tensors)
     with pytest.raises(UserError):
         Gallery(Index(index.folder), OLD)  # the map leads the other way
     with index:

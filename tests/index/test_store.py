@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.ipc
 import pytest
 
+from killed import killed_at
 from osiris.errors import UserError
 from osiris.index import store
 from osiris.index.records import Version
@@ -90,6 +91,30 @@ def test_what_the_manifest_does_not_name_does_not_exist(tmp_path: Path) -> None:
     with index:
         pass
     assert sorted(index.folder.iterdir()) == before
+
+
+def test_old_parts_stay_until_the_manifest_names_the_new_ones(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    add(index, [f"/{n}" for n in range(6)])
+    gone = f"unlink {next(index.folder.glob('*.arrow')).name}"
+    with killed_at(0) as operations:
+        add(index, [f"/{n}" for n in range(7)], SECOND)
+    manifest = next(at for at, what in enumerate(operations) if what.startswith("replace .manifest"))
+    assert gone in operations[manifest:] and gone not in operations[:manifest]
+
+
+def test_files_that_are_gone_stay_gone_when_parts_are_written_again(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    add(index, [f"/{n}" for n in range(8)])
+    with index:
+        index.parts[0].gone[[6, 7]] = True
+        index.commit()
+    add(index, [f"/{n}" for n in range(4)], SECOND)
+    with index:
+        assert index.forget(["/4"]) == 1  # writes the part again
+        index.commit()
+    gone = {path for part in Index(index.folder).parts for path in np.array(part.rows.paths)[part.gone]}
+    assert gone == {"/6", "/7"}
 
 
 def test_a_reader_keeps_what_it_has_opened(tmp_path: Path) -> None:

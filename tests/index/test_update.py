@@ -369,3 +369,14 @@ def test_paths_of_the_index_are_not_opened(
     run(index, photos, new, SECOND, refresh=True)
     assert sorted(new.seen) == [f"{n}.png" for n in range(6)]
     assert not {str(path) for path in secret} & set(opened) and str(photos / "1.png") in opened
+
+
+def test_a_long_update_is_announced(
+    photos: Path, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(index, photos, Encoder())
+    assert "Ctrl-C keeps" not in capsys.readouterr().err
+    monkeypatch.setattr(update, "WORTH_SAYING", 0.0)
+    write_pictures(photos / "more", 3, seed=8)
+    run(index, photos, Encoder())
+    assert "3 images: about 0 s. Ctrl-C keeps what is done" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_an_interrupted_episode_is_continued_by_the_same_call(
     with asked_to_stop(task=2, step=1), pytest.raises(Stopped):
         learner(state).observe(photos / WEEKS[2])
     assert learner(state).status()["unfinished"] == WEEKS[2]
-    with pytest.raises(UserError, match=r"task 3 \(week 3\) is not finished: give its images again"):
+    with pytest.raises(UserError, match=r"episode 3 \(week 3\) is not finished: give its images again"):
         learner(state).observe(photos / WEEKS[0], name="other")
     assert cli.main(["train", "--resume", str(state)]) == 2
     assert f"osiris observe {state} FOLDER, where FOLDER holds the images of week 3" in capsys.readouterr().err

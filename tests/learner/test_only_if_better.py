@@ -1,6 +1,7 @@
 """`observe --only-if-better`: labelled images decide whether an episode is kept; and what is said about an episode."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,12 @@ def test_the_command_line_says_what_happened(photos: Path, tmp_path: Path, capsy
     assert scores is not None and start is not None and len(scores.hits) == 36
     assert scores.accuracy == pytest.approx(100 * scores.hits.count("1") / 36)
     assert all((one.from_start or 0) > 0 for one in observed.episodes)
+    others = Path(shutil.copytree(photos / "labelled", tmp_path / "others"))
+    shutil.copy(others / "class 0" / "0.png", others / "class 1" / "0.png")
+    learner(state).measure(others, new_reference=True)
+    observed = read_record(state / "observations.json", Observations)
+    scores, other = observed.episodes[-1].reference, observed.start
+    assert scores is not None and other is not None and other.digest == scores.digest != start.digest
 
 
 def scores(hits: str, digest: str = "a") -> ReferenceScores:

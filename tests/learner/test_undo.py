@@ -3,15 +3,18 @@
 import re
 import shlex
 import shutil
+from dataclasses import replace as replace_position
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from killed import Killed, killed_at
 from osiris import cli
 from osiris.errors import Stopped, UserError
+from osiris.evaluation.scores import write_record
 from osiris.learner import Learner
 from osiris.learner import learner as module
 from osiris.training.log import Log
@@ -223,6 +226,16 @@ def test_before_the_first_episode_there_was_nothing(photos: Path, tmp_path: Path
     assert learner(tmp_path / "state").undo() == MONTHS[0] and not (tmp_path / "state").exists()
 
 
+def test_the_config_goes_last_when_a_first_episode_is_taken_back(photos: Path, tmp_path: Path) -> None:
+    """Without it, what is left would be a folder of somebody else."""
+    state = tmp_path / "state"
+    learner(state).observe(photos / MONTHS[0])
+    with killed_at(0) as operations:
+        learner(state).undo()
+    removed = [what for what in operations if what.endswith((".json", ".jsonl")) and what.startswith("unlink")]
+    assert list(dict.fromkeys(removed))[-2:] == ["unlink progress.json", "unlink config.json"]
+
+
 def test_the_directory_can_be_used_again_after_its_first_episode_was_undone(photos: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     learner(state).observe(photos / MONTHS[0])
@@ -326,6 +339,35 @@ def test_images_that_were_learned_are_noticed(
     assert len(learner(state).status()["episodes"]) == 3
 
 
+def test_a_folder_that_was_renamed_is_refused_unless_it_gets_a_name(
+    photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing changes: the real month can still be taken back."""
+    renamed, before = shutil.copytree(photos / MONTHS[1], photos / "my trip"), files(state)
+    assert cli.main(["observe", str(state), str(renamed), "--quiet"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the images of my trip were learned before, as 2026-02" in said and "--name 'my trip'" in said
+    assert files(state) == before
+    assert cli.main(["observe", str(state), str(renamed), "--quiet", "--name", "my trip"]) == 0
+    assert [name for name, _ in learner(state).status()["episodes"]] == [*MONTHS[:2], "my trip"]
+    assert learner(state).undo() == "my trip"
+
+
+def test_observe_speaks_of_images_and_time(photos: Path, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every month has an estimate; names of methods, losses and ranks need --verbose, and are in the log."""
+    (photos / MONTHS[2] / "broken.png").write_bytes(b"no image")
+    assert cli.main(["observe", str(state), str(photos / MONTHS[2])]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2026-03: 16 images: about 1 s on cpu" in said and "1 image(s) could not be decoded" in said
+    assert "broken.png" in said
+    for word in ("seed", "task", "rank", "loss", "epoch", "steps"):
+        assert word not in said, word
+    learner(state).undo()
+    assert cli.main(["observe", str(state), str(photos / MONTHS[2]), "--verbose"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "seed 0: after task 3/3" in said and "steps: about" in said
+
+
 def test_an_unfinished_episode_is_never_told_as_learned(
     photos: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,6 +449,30 @@ def test_other_labelled_images_are_refused_before_learning(photos: Path, state: 
     assert [one.images for one in measured if one is not None] == [48, 48, 48]
 
 
+def test_other_labelled_images_of_the_same_number_are_noticed(photos: Path, state: Path, tmp_path: Path) -> None:
+    for place, seed in (("labelled", 20), ("others", 50)):
+        for number, name in enumerate(("cat", "dog")):
+            write_pictures(tmp_path / place / name, 4, seed=seed + number)
+    first = learner(state).measure(tmp_path / "labelled").episodes[0].reference
+    with pytest.raises(UserError, match=r"was measured with 8 labelled images of 2 classes .*has 8 of 2"):
+        learner(state).measure(tmp_path / "others")
+    other = learner(state).measure(tmp_path / "others", new_reference=True).episodes[0].reference
+    assert first is not None and other is not None and first.digest != other.digest
+
+
+def test_a_way_back_of_another_episode_is_not_taken(photos: Path, state: Path) -> None:
+    """As in a progress.json that somebody has put together."""
+    learner(state).observe(photos / MONTHS[2])
+    progress = progress_of(state)
+    assert progress.back is not None
+    first = replace(progress.back, position=replace_position(progress.back.position, task=1))
+    write_record(state / "progress.json", replace(progress, back=first))
+    kept = files(state)
+    with pytest.raises(UserError, match=r"2026-03 cannot be taken back\. Only the last episode"):
+        learner(state).undo()
+    assert files(state) == kept
+
+
 def test_evaluate_prints_the_accuracy_on_labelled_images(
     two_months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -434,8 +500,8 @@ def test_the_first_episode_is_announced_and_judged(
     assert cli.main(["observe", str(tmp_path / "state"), str(photos / MONTHS[0]), *typed]) == 0
     shown = capsys.readouterr()
     said = " ".join(shown.err.split())
-    assert "2026-01: 16 images of 20 x 20 pixels (the median of this folder; --image-size changes it), 2 steps:" in said
-    assert said.index("about 1 s on") < said.index("after task 1")
+    assert "2026-01: 16 images of 20 x 20 pixels (the median of this folder; --image-size changes it): about" in said
+    assert "about 1 s on" in said and "loss" not in said and "rank" not in said and "seed" not in said
     scores = learner(tmp_path / "state").status()["observations"].episodes[0].reference
     assert scores is not None
     low, high = scores.interval

@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
+from PIL import ImageFont
 
-from osiris.reporting.benchmark_images import GAP, MARGIN, SHEET_PAPER, contact_sheet
+from osiris.reporting.benchmark_images import GAP, LINE, MARGIN, SHEET_PAPER, contact_sheet, cut
 
 
 def rows(*counts: int, height: int = 5, width: int = 7) -> list[torch.Tensor]:
@@ -23,3 +24,20 @@ def test_every_image_is_at_its_place_and_exact():
             np.testing.assert_array_equal(tile, expected)
     empty = sheet[MARGIN + 15 + GAP : MARGIN + 30 + GAP, left + 21 + GAP : -MARGIN]
     assert (empty == SHEET_PAPER).all(), "a short row leaves paper"
+
+
+def test_captions_stand_below_their_images_and_are_cut_in_the_middle():
+    images = [torch.full((2, 3, 60, 60), 200, dtype=torch.uint8)] * 2
+    long = "a very long name of a file 0001.jpg"
+    sheet = np.asarray(contact_sheet(images, ["a", "b"], scale=1, captions=[[long, ""], ["", "x\n0.5"]]))
+    font = ImageFont.load_default()
+    shown = cut(long, 60, font)
+    assert font.getlength(shown) <= 60 and shown.startswith("a") and shown.endswith(".jpg") and "..." in shown
+    assert cut("short", 60, font) == "short" and cut(long, 1, font) == ""
+    left = sheet.shape[1] - MARGIN - 2 * 60 - GAP
+    inks = [
+        (sheet[top : top + 2 * LINE, start : start + 60] < 100).all(axis=2).sum()
+        for top in (MARGIN + 60 + GAP, MARGIN + 60 + 3 * GAP + 2 * LINE + 60)
+        for start in (left, left + 60 + GAP)
+    ]
+    assert [ink > 10 for ink in inks] == [True, False, False, True]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from osiris import console
 from osiris.errors import UserError
-from osiris.training.dashboards import ProgressView, TensorBoard, WeightsAndBiases, open_views, scalars
+from osiris.training.dashboards import EpisodeView, ProgressView, TensorBoard, WeightsAndBiases, open_views, scalars
 from osiris.training.log import JsonLines
 from tiny_runs import config
 
@@ -85,6 +85,16 @@ def test_plain_lines_come_every_few_seconds_and_after_every_task(capsys: pytest.
     )
     view.log(step(3, seconds_left=None))
     assert "estimating the time left" in capsys.readouterr().err
+    view.close()
+
+
+def test_the_view_of_an_episode_has_its_name_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    (view,) = open_views(config(), "ft", Path(), quiet=False, start=0, episodes=["2026-01", "2026-02"])
+    assert isinstance(view, EpisodeView)
+    view.log(EVALUATION)
+    view.display.every = 0
+    view.log(step(2))
+    assert capsys.readouterr().err == "learning from 2026-02: 50%, 1 h 01 min left\n"
     view.close()
 
 

@@ -82,6 +82,8 @@ class Parameters:
     """[B] standard deviation of the blur in pixels (0: unchanged)."""
     threshold: Tensor | None = None
     """[B] solarise from this value upwards (above 1: unchanged)."""
+    own: Tensor | None = None
+    """[B, n] uniform numbers for an augmentation of the user's own."""
     blur_radius: int = 8
     """Pixels to either side that a blur may reach."""
 
@@ -153,12 +155,14 @@ def _draw_jitter(uniform: Tensor, view: ViewConfig) -> tuple[Tensor, Tensor]:
     return factors, uniform[:, 4:8].argsort(1)
 
 
-def draw(count: int, height: int, width: int, view: ViewConfig, generator: torch.Generator) -> Parameters:
-    """Parameters of one view for `count` images of height x width, on the CPU.
+def draw(
+    count: int, height: int, width: int, view: ViewConfig, generator: torch.Generator, numbers: int = 0
+) -> Parameters:
+    """Parameters of one view for `count` images of height x width, on the CPU, and so many further `numbers`.
 
     Every image consumes the same number of draws, row by row: its parameters depend on its position alone.
     """
-    columns = {"box": 2 * CROP_TRIES + 2, "flip": 1, "jitter": 9, "grey": 1, "blur": 2, "solarise": 1}
+    columns = {"box": 2 * CROP_TRIES + 2, "flip": 1, "jitter": 9, "grey": 1, "blur": 2, "solarise": 1, "own": numbers}
     uniform = torch.rand(count, sum(columns.values()), generator=generator)
     part = dict(zip(columns, uniform.split(list(columns.values()), 1)))
 
@@ -177,6 +181,7 @@ def draw(count: int, height: int, width: int, view: ViewConfig, generator: torch
         grey=happens("grey", view.grey).float() if view.grey else None,
         sigma=sigma if view.blur else None,
         threshold=threshold if view.solarise else None,
+        own=part["own"] if numbers else None,
         blur_radius=math.ceil(BLUR_REACH * high),
     )
 
@@ -252,9 +257,13 @@ class TwoViews:
         std: Sequence[float],
         views: tuple[ViewConfig, ViewConfig] = (VIEW_1, VIEW_2),
         size: int | None = None,
+        change: Callable[[Tensor, Tensor], Tensor] | None = None,
+        numbers: int = 0,
     ) -> None:
+        """`change`: what is done to a view after that, with `numbers` uniform numbers for each image of it."""
         assert len(mean) == len(std) == 3 and min(std) > 0, (mean, std)
         self.mean, self.std, self.views, self.size = tuple(mean), tuple(std), views, size
+        self.change, self.numbers = change, numbers
 
     def __call__(
         self, images: Tensor, generator: torch.Generator, rows: slice | None = None, count: int | None = None
@@ -269,7 +278,7 @@ class TwoViews:
         count, rows = len(images) if count is None else count, rows or slice(None)
         assert len(range(count)[rows]) == len(images), (count, rows, len(images))
         height, width = images.shape[2:]
-        return [draw(count, height, width, view, generator).rows(rows) for view in self.views]
+        return [draw(count, height, width, view, generator, self.numbers).rows(rows) for view in self.views]
 
     def apply(self, batches: Sequence[Tensor], drawn: Sequence[list[Parameters]]) -> list[Tensor]:
         """float32 [2, B, 3, H, W] for each batch. One call for all of them: a view takes a few hundred operations, and
@@ -284,4 +293,8 @@ class TwoViews:
         else:
             for out, parameters in zip(views, (first, second)):
                 apply(images, parameters, self.size, self.mean, self.std, out)
+        if self.change is not None:
+            for view, parameters in zip(views, (first, second)):
+                own = torch.empty(len(view), 0) if parameters.own is None else parameters.own
+                view.copy_(self.change(view, own.to(view.device)))
         return list(views.split([len(batch) for batch in batches], dim=1))

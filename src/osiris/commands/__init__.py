@@ -132,4 +132,8 @@ def metrics_table(runs: list[RunMetrics]) -> Table:
             change = [metrics[protocol].gain or "-"] if gain else []
             table.add_row(escape(metrics.method), protocol, *(number(values[name]) for name in METRICS), *change)
         table.add_section()
+    for metrics in runs:
+        for name, one in metrics.evaluations[-1].own.items():
+            value = "-" if one.value is None else f"{one.value:.4g}"
+            table.add_row(escape(metrics.method), escape(name), value, *["-"] * (4 + len(gain)))
     return table

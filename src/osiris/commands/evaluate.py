@@ -22,6 +22,7 @@ from osiris.evaluation.evaluate import headline
 from osiris.evaluation.reference import against
 from osiris.evaluation.scores import Compatibility, ReferenceScores, Scores
 from osiris.models.external import typed_encoder
+from osiris.own import named
 from osiris.runs.directory import RunDirectory, read_config
 from osiris.runs.records import read_metrics
 from osiris.runs.run import task_name
@@ -103,7 +104,9 @@ def parse(argv: list[str]) -> tuple[Own, Request, frozenset[str]]:
     given = read_options(Own, argv, "evaluate", ("target",), MEASURED)
     own = given.own
     others = {name: value for name, value in vars(own).items() if name not in ALONE and value is not None}
-    request = request_for(own.target, given.options, **{name: others[name] for name in others if name != "target"})
+    request = request_for(
+        own.target, named(given.options), **{name: others[name] for name in others if name != "target"}
+    )
     if given.help:
         print_help(Args, "evaluate", Args(**vars(own), data=request.data, protocol=request.protocol))
     return own, request, given.names

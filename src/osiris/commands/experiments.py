@@ -10,10 +10,13 @@ from tyro.conf import Positional
 
 from osiris.commands import command, metrics_table
 from osiris.console import console, say
-from osiris.grids.grid import Grid, GridDirectory
+from osiris.errors import UserError, unknown
+from osiris.grids.grid import Grid, GridDirectory, GridRun
 from osiris.grids.plan import print_plan
+from osiris.grids.repeat import cheapest, recorded, repeated_table
 from osiris.grids.runner import finish, jobs_of, make_launcher, run_grids
 from osiris.paper.recipes import find_recipe
+from osiris.reporting.tables import show
 from osiris.runs.records import read_metrics
 
 
@@ -61,8 +64,10 @@ def reproduce_command(
     data_dir: Path | None = None,
     jobs: int | None = None,
     retries: int = 1,
+    check: bool = False,
 ) -> None:
-    """Train, evaluate and report everything that one table or figure of the paper needs, as `osiris sweep` does.
+    """Train, evaluate and report everything that one table or figure of the paper needs, as `osiris sweep` does; or
+    make the runs of a results.csv again, and say whether they give its numbers.
 
     The same command again keeps finished runs and continues the rest. Tables that need the same runs share them within
     one --out. With --plan nothing runs: the commands are printed with what they would cost here.
@@ -71,25 +76,35 @@ def reproduce_command(
       osiris reproduce table4 --preset fast --plan
       osiris reproduce fig2 --preset fast --seeds 0 1
       osiris reproduce table5 --preset smoke --benchmark tinyworld
+      osiris reproduce docs/results/runs.csv --check
+      osiris reproduce docs/results/runs.csv --check --benchmark tinyworld --plan
 
     Args:
-        target: table2 to table8, fig2 to fig11; fig3a and fig3b are the two panels of fig3.
+        target: table2 to table8, fig2 to fig11 (fig3a and fig3b are the two panels of fig3); or a file such as
+            docs/results/runs.csv, which has presets and seeds of its own.
         preset: `paper` needs a GPU and days, `fast` minutes to hours on a laptop; `smoke` only shows that the program
             works.
         plan: Print the commands, their encoder FLOPs and hours; run nothing.
         seeds: One run of every method for each.
         out: The directory of the grid and of its reports.
-        benchmark: Run the same methods on another benchmark than the paper's, such as tinyworld.
+        benchmark: Run the same methods on another benchmark than the paper's, such as tinyworld; of a file: only its
+            runs on this one.
         data_dir: Local copy of the hub's files; None means the environment variable OSIRIS_DATA, then the hub.
         jobs: Runs at a time; None means one per core.
         retries: How often a failed run is started again.
+        check: Of a file, make only one run of each benchmark again, the cheapest.
     """
+    if data_dir is not None:
+        os.environ["OSIRIS_DATA"] = str(data_dir)
+    if target.endswith(".csv"):
+        _repeat(Path(target), out, benchmark, check, plan, jobs, retries)
+        return
+    if check:
+        raise UserError("--check needs a file of results, such as docs/results/runs.csv.")
     recipe = find_recipe(target)
     benchmarks = (benchmark,) if benchmark else recipe.benchmarks
     grid = Grid(recipe.methods, benchmarks, tuple(seeds), preset, recipe.settings(preset))
     grid.check()
-    if data_dir is not None:
-        os.environ["OSIRIS_DATA"] = str(data_dir)
     if plan:
         print(f"# {recipe.title}, preset {preset}")
         print_plan(GridDirectory(out, grid.runs()), jobs_of(jobs))
@@ -102,3 +117,28 @@ def reproduce_command(
         for path in sorted(stem.parent.glob(f"{stem.name}.*")):
             say(str(path))
     say(f"report: {page}")
+
+
+def _repeat(
+    file: Path, out: Path, benchmark: str | None, check: bool, plan: bool, jobs: int | None, retries: int
+) -> None:
+    """Make runs of a file of results again, and compare."""
+    numbers = recorded(file)
+    runs = [run for run in numbers if benchmark in (None, run.benchmark)]
+    if not runs:
+        raise unknown("benchmark", benchmark or "", {run.benchmark for run in numbers})
+    runs = cheapest(runs) if check else runs
+    if plan:
+        print_plan(GridDirectory(out, runs), jobs_of(jobs))
+        return
+    launcher = make_launcher(GridDirectory(out), jobs, retries)
+    run_grids(launcher, [one_run(run) for run in runs])
+    table, others = repeated_table(launcher.directory, runs, numbers)
+    show(table, "text")
+    if others:
+        raise UserError(f"{len(others)} of {len(runs)} runs give other numbers: {', '.join(others)}.")
+
+
+def one_run(run: GridRun) -> Grid:
+    settings = {name: (value,) for name, value in run.settings}
+    return Grid((run.method,), (run.benchmark,), (run.seed,), run.preset, settings)

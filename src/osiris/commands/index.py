@@ -29,7 +29,9 @@ from osiris.learner import Learner
 from osiris.learner.duplicates import Twin, TwinGroup
 from osiris.reporting.benchmark_images import contact_sheet
 
-THUMBNAIL = 96
+THUMBNAIL = 128
+Noted = tuple[Path, str]
+"""An image of a contact sheet, and what stands below its name."""
 COLUMNS = 6
 """Images per row of a contact sheet."""
 MOST_GROUPS = 12
@@ -148,8 +150,8 @@ def search_command(
         print_json(query=query, searched=found.searched, hits=found.hits)
     else:
         rows = [(str(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
-        _print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
-    rows = {"query": [query]} | _in_rows([hit.path for hit in found.hits])
+        print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
+    rows = {"query": [(query, "")]} | _in_rows([(hit.path, f"{hit.similarity:.3f}") for hit in found.hits])
     _draw(sheet, rows, [*folders, query])
 
 
@@ -197,7 +199,7 @@ def duplicates_command(
         kinds = ", ".join(f"{count} of {kind}" for kind, count in counts.items())
         say(f"{len(found.groups)} groups{kinds and f' ({kinds})'}; {found.could_go} images could go")
     rows = {
-        f"{number} {group.kind} ({len(group.images)})": [twin.path for twin in group.images[:COLUMNS]]
+        f"{number} {group.kind} ({len(group.images)})": [(twin.path, _size(twin)) for twin in group.images[:COLUMNS]]
         for number, group in enumerate(found.groups[:MOST_GROUPS], 1)
     }
     _draw(sheet if found.groups else None, rows, folders)
@@ -213,6 +215,10 @@ def _described(twin: Twin, group: TwinGroup) -> str:
         else ""
     )
     return f"{relative(twin.path)}  {size}{alike}{', could go' if twin.could_go else ''}"
+
+
+def _size(twin: Twin) -> str:
+    return f"{twin.width} x {twin.height}{', could go' if twin.could_go else ''}"
 
 
 def relative(path: Path) -> str:
@@ -261,8 +267,8 @@ def novel_command(
         print_json(images=images[:count])
     else:
         rows = [(str(one.path), f"{one.similarity:.3f}", str(one.nearest)) for one in images[:count]]
-        _print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
-    _draw(sheet, _in_rows([one.path for one in images[:count]]), [folder])
+        print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
+    _draw(sheet, _in_rows([(one.path, f"{one.similarity:.3f}") for one in images[:count]]), [folder])
 
 
 def _mapped(learner: Learner) -> list[str]:
@@ -278,10 +284,10 @@ def print_json(**values: Any) -> None:
     print(json_module.dumps(plain, indent=1))
 
 
-def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbered: bool = True) -> None:
     table = Table(title=escape(printable(title)) or None)
     for column in ("", *columns) if numbered else columns:
-        left = column in ("image", "to")
+        left = column in ("image", "to", "tag", "surest")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for place, row in enumerate(rows, 1):
         table.add_row(*([str(place)] if numbered else []), *map(printable, row))
@@ -301,14 +307,14 @@ def _sheet(out: Path | None, default: str, json: bool, folders: Sequence[Path]) 
     return out
 
 
-def _in_rows(paths: list[Path]) -> dict[str, list[Path]]:
+def _in_rows(paths: list[Noted]) -> dict[str, list[Noted]]:
     starts = range(0, len(paths), COLUMNS)
     return {f"{start + 1} to {min(start + COLUMNS, len(paths))}": paths[start : start + COLUMNS] for start in starts}
 
 
-def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) -> None:
-    """A contact sheet. Files that are not `named` and not below a named folder are not opened: an index may come from
-    somebody else."""
+def _draw(out: Path | None, rows: dict[str, list[Noted]], named: Sequence[Path]) -> None:
+    """A contact sheet, with name and note below each image. Files that are not `named` and not below a named folder are
+    not opened: an index may come from somebody else."""
 
     if out is None:
         return
@@ -324,8 +330,9 @@ def _draw(out: Path | None, rows: dict[str, list[Path]], named: Sequence[Path]) 
             notice(f"{path} cannot be read any more ({error}); its place on the contact sheet is grey.")
             return np.full((3, THUMBNAIL, THUMBNAIL), 128, dtype=np.uint8)
 
-    images = [torch.from_numpy(np.stack([thumbnail(path) for path in row])) for row in rows.values()]
-    sheet = contact_sheet(images, [*rows], scale=1)
+    images = [torch.from_numpy(np.stack([thumbnail(path) for path, _ in row])) for row in rows.values()]
+    captions = [[f"{printable(path.name)}\n{note}".replace("\t", " ") for path, note in row] for row in rows.values()]
+    sheet = contact_sheet(images, [*rows], scale=1, captions=captions)
     kind = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
     content = io.BytesIO()  # on a full disk, Pillow raises errors of many types
     sheet.save(content, kind)

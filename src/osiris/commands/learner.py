@@ -17,8 +17,8 @@ from osiris.console import console, notice, printable, say, warn
 from osiris.errors import UserError
 from osiris.export import export
 from osiris.files import require_writable, write_atomically
-from osiris.framework.own import named
 from osiris.learner import Learner, join
+from osiris.own import named
 
 
 @command("undo")

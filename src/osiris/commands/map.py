@@ -17,6 +17,7 @@ from osiris.files import require_writable, write_text
 from osiris.index.store import absolute
 from osiris.learner import Learner
 from osiris.learner.overview import Overview
+from osiris.learner.tags import read_tags
 from osiris.reporting.map_page import MOST_PICTURES, Atlas, MapImages, make_atlas, map_page
 
 
@@ -26,6 +27,7 @@ def map_command(
     folders: Positional[tuple[Path, ...]] = (),
     out: Path = Path("map.html"),
     link: bool = False,
+    tags: Path | None = None,
     anew: bool = False,
     title: str | None = None,
     encoder: str | None = None,
@@ -39,6 +41,7 @@ def map_command(
     Examples:
       osiris map state photos
       osiris map state photos --out map.html --link     click opens the file itself
+      osiris map state photos --tags tags.csv           colours by the tags of `osiris tag`
 
     Args:
         state: The directory of a state or run with an index (`osiris index`).
@@ -46,6 +49,7 @@ def map_command(
         out: The page.
         link: Write where the files are, relative to the page, so that it can show them in full. Otherwise the page has
             names below the given folders alone.
+        tags: A table of `osiris tag`, by which images can be coloured.
         anew: Compute the whole map again, instead of adding new images to that of the last call.
         title: Of the page; None means the names of the folders.
         encoder: For a state whose encoder is your own: `package.module:function`, as it was given to `osiris observe`
@@ -54,13 +58,14 @@ def map_command(
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out}: the map is a page; use a name that ends in .html.")
     require_writable(out.parent)
+    tagged = None if tags is None else read_tags(tags)
     seen = Learner(state, encoder=typed_encoder(encoder)).overview(folders, anew)
     notice(*seen.notices)
     title = title or ", ".join(folder.resolve().name for folder in folders) or state.resolve().name
     atlas = _atlas(seen) if folders else None
     place = Path(absolute(out)).parent
     addresses = [quote(os.path.relpath(path, place)) for path in seen.paths] if link else None
-    write_text(out, map_page(title, _images(seen, None), atlas, addresses))
+    write_text(out, map_page(title, _images(seen, tagged), atlas, addresses))
     kept = "" if seen.added is None else f", {seen.added:,} of them added to the map of the last call"
     say(f"{out}: {len(seen.paths):,} images{kept}, {out.stat().st_size / 2**20:.1f} MB")
     if not folders:

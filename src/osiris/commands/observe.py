@@ -16,9 +16,9 @@ from osiris.config import OPTIONS, Config
 from osiris.console import say
 from osiris.data.video import EVERY, frames_of, is_video
 from osiris.errors import UserError
-from osiris.framework.own import named
 from osiris.learner import Learner
 from osiris.learner.episodes import each_episode
+from osiris.own import named
 from osiris.presets import configure
 from osiris.runs.directory import read_config
 
@@ -50,6 +50,8 @@ class Own:
     """Continue the state although the source of its own methods, terms or objectives has changed."""
     quiet: bool = False
     """No progress display."""
+    verbose: bool = False
+    """Also show the terms of the loss, the speed and the health of the features (`log.jsonl` has them in any case)."""
 
 
 NOT_OF_EPISODES = {
@@ -120,6 +122,7 @@ def observe(own: Own, learner: Learner) -> int:
             own.only_if_better,
             own.new_reference,
             own.new_source,
+            own.verbose,
         )
         unfinished = learner.status()["unfinished"]
         if unfinished is None:

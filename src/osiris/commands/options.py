@@ -19,7 +19,7 @@ from osiris.config import OPTIONS, Config, to_dict, typed
 from osiris.console import notice
 from osiris.conversion import converted
 from osiris.errors import UserError
-from osiris.framework.own import named
+from osiris.own import named
 from osiris.presets import choose_preset, configure
 from osiris.runs.directory import read_config
 

@@ -17,6 +17,7 @@ from osiris.paper import published
 from osiris.presets import MEANINGLESS
 from osiris.reporting.comparison import comparison_table, online_table, published_table
 from osiris.reporting.tables import show
+from osiris.reporting.tidy import write_tidy
 from osiris.runs.run import load_runs
 
 Format = Literal["text", "markdown", "latex", "csv"]
@@ -63,6 +64,7 @@ def compare_command(
     with_paper: bool = False,
     against: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
     varying: Varying | None = None,
+    out: Path | None = None,
 ) -> None:
     """Compare finished runs: methods over seeds, the best and second best marked.
 
@@ -76,6 +78,7 @@ def compare_command(
       osiris compare runs --protocol class-agnostic-probe
       osiris compare runs --with-paper
       osiris compare runs --against ft --varying both
+      osiris compare runs --out numbers.parquet
 
     Args:
         runs: Run directories, or folders with run directories in them.
@@ -86,10 +89,16 @@ def compare_command(
         against: The row that the others are tested against, by its name in the table. Default: the best.
         varying: What the interval and p are about: other seeds on the same test images, other images with these very
             runs, or both. Default: seeds, if there are two or more.
+        out: Write all numbers instead, one row for each run, protocol and metric, to NAME.csv or NAME.parquet. The runs
+            may have different benchmarks and protocols.
     """
     if not runs:
         raise UserError("name the runs to compare, for example `osiris compare runs`.")
     loaded = load_runs(runs)
+    if out is not None:
+        write_tidy(loaded, out)
+        say(f"{len(loaded)} runs: {out}")
+        return
     show(comparison_table(loaded, protocol, by, with_paper, against=against, varying=varying), format)
     if any(run.metrics.preset == "smoke" for run in loaded):
         notice(MEANINGLESS)

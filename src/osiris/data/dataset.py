@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from osiris.errors import UserError
 LARGEST_DEFAULT = 224
 """Images are not larger than this, unless --image-size asks for it."""
 SIZE_SAMPLE = 200
+MOST_NAMED = 5
+"""Images that were skipped and are named one by one."""
 HELD_OUT = 5
 """One image in five of each class is held out for testing when there are no test images."""
 
@@ -185,8 +188,15 @@ def _dataset(source: Source, entry: Entry, read_table: Callable[[], Table]) -> D
 
 
 def _skipped_notice(entry: Entry) -> str:
-    where = f"; see {entry.directory / 'skipped.txt'}" if entry.directory else ""
-    return f"{entry.manifest['skipped']} image(s) could not be decoded and were skipped{where}."
+    said = f"{entry.manifest['skipped']} image(s) could not be decoded and were skipped"
+    if entry.directory is None:
+        return f"{said}."
+    record, named = entry.directory / "skipped.txt", list[str]()
+    with contextlib.suppress(OSError), record.open(encoding="utf-8", errors="surrogateescape") as lines:
+        named = [" (".join(line.rstrip("\n").split("\t", 1)) + ")" for line in islice(lines, MOST_NAMED)]
+    if entry.manifest["skipped"] <= len(named):
+        return f"{said}: {'; '.join(named)}."
+    return f"{said}: {'; '.join(named)}{'; ' * bool(named)}see {record}."
 
 
 def _rescaled(native: Dataset, size: int) -> Dataset:

@@ -61,6 +61,9 @@ class ProtocolConfig:
     probe: bool = False
     """Also a linear probe (class-agnostic-probe, task-aware-probe) for each raw protocol that is evaluated."""
 
+    metrics: tuple[str, ...] = ()
+    """Metrics of your own, `module:name`: more numbers of each checkpoint."""
+
     @property
     def measured(self) -> tuple[str, ...]:
         """All protocols: `protocols`, and the probes that `probe` asks for."""

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from osiris.evaluation.statistics import Sample, format_p, t_test
+from osiris.evaluation.statistics import Sample, t_test
 
 Varying = Literal["seeds", "images", "both"]
 MANY = 1e6
@@ -59,14 +59,6 @@ class Difference:
         half = float(stdtrit(degrees, 0.975)) * error
         p = float(value == 0) if error == 0 else 2 * float(stdtr(degrees, -abs(value / error)))
         return Difference(value, value - half, value + half, p, error, varying, paired)
-
-    @property
-    def interval(self) -> str:
-        return f"{self.value:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
-
-    @property
-    def short_p(self) -> str:
-        return format_p(self.p).removeprefix("p ").removeprefix("= ")
 
     @property
     def words(self) -> str:

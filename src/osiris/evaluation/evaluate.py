@@ -15,7 +15,7 @@ from osiris import processes
 from osiris.console import Ticker
 from osiris.data.benchmark import Benchmark
 from osiris.errors import UserError
-from osiris.evaluation import geometry, probe
+from osiris.evaluation import geometry, own_metrics, probe
 from osiris.evaluation.config import PROBE, WHITENED, ProtocolConfig
 from osiris.evaluation.features import Features, embed_benchmark
 from osiris.evaluation.health import HEALTH_IMAGES, embed_two_views, fixed_subset, health
@@ -89,6 +89,7 @@ def evaluate_features(
         bank_size=len(features.bank),
         test_size=0 if features.test is None else len(features.test),
         health=health(features.bank, views),
+        own=own_metrics.measure(protocol.metrics, features, benchmark) if protocol.metrics else {},
     )
     arrays = _unlabelled_arrays(features, benchmark)
     if not benchmark.labelled:
@@ -131,7 +132,7 @@ def headline(numbers: Scores, images: int | None = None) -> dict[str, float | No
         over = "" if images is None else f" over {min(images, HEALTH_IMAGES)} images"
         return {f"effective rank{over}": numbers.health.effective_rank}
     values = {f"accuracy ({name})": mean(scores.accuracy) for name, scores in numbers.protocols.items()}
-    return values | {"task level": numbers.task_level.accuracy}
+    return values | {"C": numbers.task_level.accuracy} | {name: one.value for name, one in numbers.own.items()}
 
 
 def missing(benchmark: Benchmark) -> str:

@@ -6,7 +6,7 @@ A field with a default is left out of the file when it has that value; every oth
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -86,6 +86,16 @@ class Budget(Record, frozen=True, kw_only=True):
     """Positions at which storyboard has found the beginning of a scene."""
 
 
+Better = Literal["higher", "lower"]
+
+
+class OwnNumber(Record, frozen=True, kw_only=True):
+    """What a metric of the user's own says of a checkpoint."""
+
+    value: float | None
+    better: Better | None = None
+
+
 NO_TASK_LEVEL = TaskLevelScores(accuracy=None, per_task=[], confusion=[])
 
 
@@ -104,6 +114,8 @@ class Scores(Record, frozen=True, kw_only=True):
     protocols: dict[str, ProtocolScores] = {}
     task_level: TaskLevelScores = NO_TASK_LEVEL
     environments: dict[str, float | None] | None = None
+    own: dict[str, OwnNumber] = {}
+    """Metrics of the user's own, by name."""
     key: str | None = None
     """Of what `osiris evaluate` has computed: the digest of weights, data and protocol."""
     budget: Budget | None = None

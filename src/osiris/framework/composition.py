@@ -22,6 +22,7 @@ from osiris.framework.methods import OWN, ROLES, Method, find_method
 from osiris.framework.objectives import Objective
 from osiris.framework.options import convert, from_dict, split
 from osiris.framework.terms import StoringTerm, Term
+from osiris.memory import memory_class
 
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("contrast", {"batch": "Y"}),
@@ -71,6 +72,7 @@ def resolve(config: MethodConfig) -> Method:
             method = replace(method, **{field: value})
             shown = "replay" if flag == "replay" else field
             changes.append(f"{shown.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{shown}={value}")
+    memory_class(method.memory)  # refuses an unknown one
     if config.second_space == "copy" and not method.copies_g:
         raise UserError(f"--second-space copy: g of {method.objective.kind} differs in shape from h; leave it out.")
     if config.replay is not None and config.replay_fraction is not None:
@@ -125,7 +127,8 @@ def method_from_dict(record: Mapping[str, Any]) -> Method:
     """The inverse of `method_to_dict`."""
     terms = {role: tuple(from_dict(Term, term) for term in record[role]) for role in ROLES}
     objective = from_dict(Objective, record.get("objective", {"kind": "ntxent"}))
-    return Method(**{**record, **terms, "objective": objective})
+    others = {name: value for name, value in record.items() if name != "parts"}
+    return Method(**{**others, **terms, "objective": objective})
 
 
 def _default_space(method: Method, role: str) -> str:
@@ -152,8 +155,8 @@ def check(method: Method) -> None:
     fields = {name for term in method.terms if isinstance(term, StoringTerm) for name in term.memory_fields}
     if method.memory == "minred" and "feature" not in fields:
         raise UserError("the memory minred compares features that the term revisit writes; use --method minred.")
-    if method.memory == "quota" and fields:
-        raise UserError("the memory quota takes images at the end of a task and stores no embeddings with them.")
+    if method.memory in ("quota", "equal") and fields:
+        raise UserError(f"the memory {method.memory} takes images at the end of a task and stores no embeddings.")
     for term in method.terms:
         term.check(method)
 
@@ -163,8 +166,10 @@ def check_stream(method: Method) -> None:
     instead = {"joint": "a stream of all tasks is --method ft --stream shuffled", "first-task": "a stream has no tasks"}
     if method.learns in instead:
         raise UserError(f"{method.name} has no order: {instead[method.learns]}. Leave out --stream, or use that.")
-    if method.memory == "quota":
-        raise UserError("the memory quota chooses its images at the end of a task, which a stream does not have.")
+    if method.memory in ("quota", "equal"):
+        raise UserError(
+            f"the memory {method.memory} chooses its images at the end of a task, which a stream does not have."
+        )
     if method.second_space == "fresh":
         raise UserError("h is always fresh in a stream: leave out --second-space.")
     for term in method.terms:

@@ -35,8 +35,10 @@ class MethodConfig:
     """Steps between the snapshots of pocon in this preset; on the command line: `--method "pocon(interval=2000)"`."""
     second_space: Literal["copy", "fresh"] | None = None
     """How h starts in task 2: as a copy of g, or newly initialised."""
-    memory_policy: Literal["reservoir", "fifo", "minred", "quota"] | None = None
-    """Images that the memory keeps: a uniform sample, the newest, the least redundant, or as many per task."""
+    memory_policy: str | None = None
+    """Images that the memory keeps: `reservoir` (a uniform sample), `fifo` (the newest), `minred` (the least
+    redundant), `quota` (as many per task), `equal` (the same without
+    a known number of tasks), or `module:name`."""
     replay: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """|Y| as a number of images, whatever |X| is."""
     usual_replay: tyro.conf.Suppress[int | None] = None

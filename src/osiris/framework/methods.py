@@ -71,7 +71,7 @@ class Method:
     """In a stream: whether it is told where a task begins."""
     past_model: str | None = None
     """In a stream: what f* is (osiris.framework.past)."""
-    memory: Literal["reservoir", "fifo", "minred", "quota"] = "reservoir"
+    memory: Literal["reservoir", "fifo", "minred", "quota", "equal"] = "reservoir"
     """Which images the memory keeps (osiris.memory)."""
     second_space: Literal["copy", "fresh"] = "copy"
     """How h starts in task 2: a copy of g (the authors' released code) or fresh."""
@@ -193,7 +193,7 @@ ZOO: dict[str, Method] = {
 TRAINED = tuple(name for name, method in ZOO.items() if method.sums is None)
 """The methods that learn with terms and gradients."""
 OWN: dict[str, Method] = {}
-"""Compositions of the user's own that this process knows, by name (osiris.framework.own)."""
+"""Compositions of the user's own that this process knows, by name (osiris.own)."""
 READINGS: dict[str, Method] = {
     "er+/plus-replay": ER_PLUS | past(Contrast("Y", space="g")),
     "er+/plus-current": FT | current(Contrast("X", space="g"), Negatives(space="g")),

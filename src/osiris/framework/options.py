@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Literal,
-    Self,
     TypeVar,
     dataclass_transform,
     get_args,
@@ -26,6 +24,7 @@ from torch import nn
 
 from osiris.errors import UserError, unknown
 from osiris.framework.source import SOURCE, source_of
+from osiris.kinds import Named
 
 Tau = Annotated[float, Meta(ge=1e-4, le=1e3)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -38,10 +37,8 @@ _WRITTEN = re.compile(r"(?P<name>[^:()\s]+)(:(?P<space>[a-z]+))?(\((?P<options>[
 
 @dataclass_transform(eq_default=False)
 @dataclass(eq=False)
-class Configurable(nn.Module, ABC):
+class Configurable(Named, nn.Module, ABC):
     """A module whose options are dataclass fields. `kind` is its name on the command line and in config.json."""
-
-    kind: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -62,19 +59,6 @@ class Configurable(nn.Module, ABC):
         source = source_of(type(self))
         return {"kind": self.kind, **self.options} | ({} if source is None else {SOURCE: source})
 
-    @classmethod
-    def kinds(cls) -> dict[str, type[Self]]:
-        """Every subclass by name, including those of a user's own modules."""
-        classes = {cls.kind: cls} if vars(cls).get("kind") else {}
-        for subclass in cls.__subclasses__():
-            for name, inner in subclass.kinds().items():
-                known = classes.get(name, inner)
-                places = {(one.__module__, one.__qualname__) for one in (known, inner)}
-                if len(places) > 1:
-                    raise UserError(f"two classes are called {name!r}: {known}, {inner}. Give yours another `kind`.")
-                classes[name] = inner  # of a class that was defined again, the last one
-        return classes
-
 
 C = TypeVar("C", bound=Configurable)
 
@@ -90,6 +74,16 @@ def from_dict(base: type[C], record: Mapping[str, Any]) -> C:
         if option not in names:
             raise unknown(f"option of {kind}", option, names)
     return known[kind](**{option: convert(known[kind], option, value) for option, value in options.items()})
+
+
+def parse(base: type[C], text: str, others: Iterable[str] = ()) -> C:
+    """NAME(option=value, ...) of a class derived from `base`. `others`: further names, for the message."""
+    name, _, options = split(text, base.__name__.lower())
+    if name not in base.kinds():
+        what = re.sub(r"(?<!^)(?=[A-Z])", " ", base.__name__).lower()
+        known = str(unknown(what, name, [*others, *base.kinds()])).rstrip(".")
+        raise UserError(f"{known}, or one of your own, which is named at each start: module:name.")
+    return from_dict(base, {"kind": name, **options})
 
 
 def split(text: str, what: str) -> tuple[str, str | None, dict[str, str]]:

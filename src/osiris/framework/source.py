@@ -67,5 +67,9 @@ def _plain(constants: tuple[Any, ...]) -> list[str]:
 def sources(composition: Mapping[str, Any]) -> dict[str, str]:
     """Kind -> digest, of a composition as config.json records it."""
     terms = [term for role in ("current", "cross", "past") for term in composition.get(role) or ()]
-    parts = [part for part in (*terms, composition.get("objective")) if isinstance(part, Mapping)]
+    parts = [
+        part
+        for part in (*terms, composition.get("objective"), *(composition.get("parts") or ()))
+        if isinstance(part, Mapping)
+    ]
     return {str(part.get("kind")): str(part[SOURCE]) for part in parts if SOURCE in part}

@@ -20,9 +20,9 @@ from osiris.data.tinyworld import CLASS_NAMES, render
 from osiris.errors import UserError
 from osiris.exact.manifold import PatchCodes
 from osiris.exact.moments import Moments
-from osiris.exact.readout import Fitted, fit, layer_scales, own_share, with_drawings
+from osiris.exact.readout import Fitted, layer_scales, own_share, with_drawings
 from osiris.exact.spectrum import CodeSums, episode_sums, solve
-from osiris.models.config import Readout as ReadoutKind
+from osiris.framework.readouts import fitted
 from osiris.models.external import Architecture, architecture_of
 from osiris.models.joined import LAYERS, JoinedEncoder
 from osiris.models.manifold import MANIFOLD, JoinedManifold, Manifold
@@ -103,14 +103,14 @@ class SummedReadout:
         self,
         encoder: JoinedEncoder,
         name: str | None,
-        readout: ReadoutKind,
+        readout: str,
         mean: Sequence[float],
         std: Sequence[float],
         side: int,
     ) -> None:
         """`name`: of a network that osiris does not define; `mean`, `std`, `side`: of images."""
         self.encoder, self.name = encoder, name
-        self.readout: ReadoutKind = readout
+        self.readout = readout
         self.mean, self.std, self.side = mean, std, side
         self.drawings = Moments.zero(self.dimension)
 
@@ -162,11 +162,8 @@ class SummedReadout:
     def set(self, total: Moments) -> None:
         self.encoder.readout.set(self.map(total, self.readout))
 
-    def map(self, total: Moments, readout: ReadoutKind) -> Fitted:
-        sizes = self.encoder.layers.sizes
-        if readout == "start":
-            return Fitted.own(sizes, self.size, total.count)
-        return fit(total, self.drawings, sizes, self.size, 0.0 if readout == "whitened" else None)
+    def map(self, total: Moments, readout: str) -> Fitted:
+        return fitted(readout, total, self.drawings, self.encoder.layers.sizes, self.size)
 
     def share(self, total: Moments) -> float:
         """Of the start in the readout `joined`."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osiris.framework.methods import Method
 from osiris.framework.representations import Networks, Representations, copy_state
 from osiris.framework.terms import Contrast, StepContext, StoringTerm, Storyboard, TaskContext, Term, X, Y
-from osiris.memory import POLICIES
+from osiris.memory import memory_class
 from osiris.models.config import ProjectorConfig
 
 
@@ -50,7 +50,7 @@ class TrainableMethod(nn.Module):
         """In a stream: the term whose short memory X comes from."""
         self.acting: list[tuple[str, Term, float]] | None = None
         """In a stream: the terms of the present step."""
-        self.memory = POLICIES[method.memory](memory_size, image_shape, widths, task_count)
+        self.memory = memory_class(method.memory)(memory_size, image_shape, widths, task_count)
 
     def active(self, task: int) -> list[tuple[str, Term, float]]:
         """(logged name, term, weight) of the terms of a task; in a stream of those that have what they need."""

@@ -24,7 +24,7 @@ from osiris.errors import UserError, unknown
 from osiris.evaluation.scores import Scores, read_measured
 from osiris.files import flat, read_json, write_json
 from osiris.framework.composition import resolve
-from osiris.framework.own import MAY_BE_OWN, entries, named
+from osiris.own import MAY_BE_OWN, entries, named
 from osiris.presets import configure
 from osiris.runs.directory import RunDirectory
 from osiris.runs.lock import refuse_links_to_elsewhere

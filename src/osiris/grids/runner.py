@@ -9,12 +9,12 @@ from osiris.console import notice
 from osiris.cores import core_count
 from osiris.errors import UserError
 from osiris.framework.methods import Method
-from osiris.framework.own import entry_of
 from osiris.grids.attempts import RunStatus, Watch, statuses, summary, write_results
 from osiris.grids.grid import Grid, GridDirectory, GridRun, as_text
 from osiris.grids.local import LocalLauncher
 from osiris.grids.search import Halving, Range, halvings_of, search
 from osiris.grids.slurm import SlurmLauncher, SlurmOptions
+from osiris.own import entry_of
 from osiris.runs.lock import refuse_links_to_elsewhere
 
 Launcher = LocalLauncher | SlurmLauncher

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osiris.console import progress
+from osiris.console import duration, notice, progress
 from osiris.data.folder import Listing
 from osiris.data.looks import Look, looking
 from osiris.errors import Stopped, UserError
@@ -31,6 +31,8 @@ COMMIT_ROWS, COMMIT_SECONDS = 4096, 30.0
 """Vectors are written after so many, or after so much time: a kill loses no more than that."""
 FEW, PATIENCE = 2000, 60.0
 """Files, and seconds: a search embeds as many again by itself."""
+WORTH_SAYING = 10.0
+"""Seconds: a step that takes longer is announced, after its first batch."""
 MOST_NAMED = 5
 """Files that were left out and are named one by one."""
 
@@ -245,7 +247,7 @@ class _Update:
     ) -> Iterator[tuple[list[str], np.ndarray, list[Look], int]]:
         """(files, their vectors, how they look, how many were tried), batch by batch until the time is over. A changed
         file that has no vector loses its old one, which is that of another image."""
-        started = time.monotonic()
+        started, told = time.monotonic(), False
         if not paths or self._late():
             return
         looks = dict[Path, Look]()
@@ -264,6 +266,10 @@ class _Update:
             tries = len(batch.rows) + len(batch.undecodable)
             now = time.monotonic()
             self.seconds, self.embedded, started = self.seconds + now - started, self.embedded + tries, now
+            expected = self.seconds / self.embedded * len(paths)
+            if not told and expected > WORTH_SAYING:
+                notice(f"{len(paths):,} images: about {duration(expected)}. Ctrl-C keeps what is done until then.")
+            told = True
             seen = [looks.pop(Path(name)) for name in names]
             yield names, self.as_kept(batch.features[finite]), seen, tries
             if self._late():

@@ -22,6 +22,7 @@ from osiris.index.update import Updated, update
 from osiris.learner.duplicates import Duplicates, find_duplicates
 from osiris.learner.indexed import Indexed
 from osiris.learner.overview import Overview, overview
+from osiris.learner.tags import Tags, propose
 
 Places = str | Path | Sequence[str | Path]
 """Folders of images."""
@@ -130,6 +131,11 @@ class Collection(Indexed):
         Images that are new since the last call are added to its map, unless `anew`."""
         places = [absolute(one) for one in _paths(folders)]
         return overview(self._open_index([]), places, self.run.metrics.task_names, anew)
+
+    def tags(self, examples: str | Path, folders: Places = (), sure: float = 0.5) -> Tags:
+        """Tags for the images of the index, or for those below `folders`, from a few `examples` of each: folders
+        TAG/image.jpg. An image gets none if its probability is below `sure` or it is not like the examples."""
+        return propose(self._open_index(_paths(folders)), Path(examples), sure)
 
     def novel(self, folder: str | Path) -> tuple[list[NovelImage], list[str]]:
         """(the images below a folder, the least similar to any image of the index first; notices). An image that is in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,11 +85,13 @@ def next_benchmark(known: Progress | None, images: Any, name: str | None, data: 
     """The episodes of a state, and the given images as the next one.
 
     An episode that was interrupted is continued. The same images under the same name as the last finished episode are
-    that episode: what a kill left undone is done. Those of an earlier one raise `Learned`.
+    that episode: what a kill left undone is done. Those of an earlier one raise `Learned`. A folder with the images of
+    an earlier episode, and another name, is refused unless the name was given.
     """
     past = [] if known is None else known.contents
     done = 0 if known is None else known.finished
     image_size = data.image_size if known is None else known.image_size
+    asked, folder = name is not None, isinstance(images, str | Path)
     if name is None:
         name = Path(images).name if isinstance(images, str | Path) else f"episode {done + 1}"
     episode = episode_from(images, name, image_size)
@@ -101,8 +104,8 @@ def next_benchmark(known: Progress | None, images: Any, name: str | None, data: 
         unfinished = past[done]
         if done + 1 < len(past) or content["order"] != unfinished["order"]:
             raise UserError(
-                f"task {done + 1} ({unfinished['name']}) is not finished: give its images again, unchanged, to finish "
-                "it first, or leave it with osiris undo STATE (a run of osiris train: use osiris train "
+                f"episode {done + 1} ({unfinished['name']}) is not finished: give its images again, unchanged, to "
+                "finish it first, or leave it with osiris undo STATE (a run of osiris train: use osiris train "
                 "--resume)."
             )
         episode = replace(episode, contents=(unfinished,))
@@ -111,6 +114,11 @@ def next_benchmark(known: Progress | None, images: Any, name: str | None, data: 
         done -= 1
     else:
         same = [old["name"] for old in past if old["order"] == content["order"]]
+        if same and folder and not asked:
+            raise UserError(
+                f"the images of {name} were learned before, as {', '.join(same)}: nothing to do. To learn from them "
+                f"again, give them a name of their own: --name {shlex.quote(name)}."
+            )
         if same:
             notice(f"the images of {name} were learned before, as {', '.join(same)}; they are learned again.")
     benchmark = grown(past[:done], episode)

@@ -33,7 +33,6 @@ from osiris.evaluation.scores import Health
 from osiris.files import cache_directory, load_metadata, save_tensors
 from osiris.framework.config import BY_SUMS
 from osiris.framework.methods import Method
-from osiris.framework.own import named
 from osiris.index.status import IndexStatus
 from osiris.invocation import recorded
 from osiris.learner.collection import Collection
@@ -42,6 +41,7 @@ from osiris.learner.observations import MOST_IMAGES, NEEDS_REFERENCE, Guard, Rea
 from osiris.learner.sums import by_sums, forget_images, readouts_of, summed_of
 from osiris.learner.undo import go_back, nothing_left_if_refused
 from osiris.models.external import EncoderSource, encoder_name
+from osiris.own import named
 from osiris.presets import configure, describe
 from osiris.runs.directory import RunDirectory, differences, read_config, settings
 from osiris.runs.progress import Progress, consistent, episode_folder, read_progress, remove_unnamed
@@ -141,6 +141,7 @@ class Learner(Collection):
         only_if_better: bool = False,
         new_reference: bool = False,
         new_source: bool = False,
+        verbose: bool = True,
     ) -> Learner:
         """Learn from one episode.
 
@@ -159,6 +160,7 @@ class Learner(Collection):
                 any more.
             new_reference: The labelled images differ from those of earlier calls, and replace them.
             new_source: Continue although the source of your own terms or objective has changed.
+            verbose: With progress: also the terms of the loss, the speed and the health of the features.
         """
         labelled, new = None if reference is None else Path(reference), not self._files.config.exists()
         check_folder(self.folder, images, name)
@@ -170,7 +172,7 @@ class Learner(Collection):
         if config.engine.track_overfitting is not None:
             raise UserError("track_overfitting needs the images of all episodes; leave it out.")
         again, back = "Give the same command again.", f"osiris undo {shlex.quote(str(self.folder))}"
-        opening = Opening(config, self.folder, quiet, new_source, again, back)
+        opening = Opening(config, self.folder, quiet, new_source, again, back, plain=not verbose)
         with opened(opening) as run, nothing_left_if_refused(run.directory):
             refuse_what_cannot_grow(run)
             directory, known = run.directory, None if run.state is None else run.state.progress
@@ -187,8 +189,8 @@ class Learner(Collection):
             if new and not quiet:
                 processes.on_first(introduce, config)
             run.start()
-            if new and not quiet:
-                processes.on_first(announce, run, opened_images)
+            if run.coming() and not quiet:
+                processes.on_first(announce, run, opened_images, new, verbose)
             for episode in run.coming():
                 run.advance(episode, guard)
             run.finish()
@@ -432,7 +434,7 @@ def refuse_what_cannot_grow(run: Training) -> None:
     if run.method.learns != "continual":
         raise UserError(f"{run.method.name} learns from all images at once, so it cannot learn from one more episode.")
     if run.method.memory == "quota":
-        raise UserError("the memory quota needs a known number of tasks; use --memory-policy reservoir.")
+        raise UserError("the memory quota needs a known number of tasks; use --memory-policy equal.")
 
 
 def introduce(config: Config) -> None:
@@ -450,15 +452,19 @@ def introduce(config: Config) -> None:
         notice("the encoder counts as untrained; if it has learned before, add --pretrained.")
 
 
-def announce(run: Training, labelled: tuple[Reference | None, str | None]) -> None:
-    """What the first episode of a state is, before its first step; `labelled`: see `open_reference`."""
-    episode, side = run.episodes[0], run.benchmark.train.images.shape[-1]
+def announce(run: Training, labelled: tuple[Reference | None, str | None], new: bool, verbose: bool) -> None:
+    """What an episode is, before its first step; `labelled`: see `open_reference`."""
+    episode, side = run.coming()[0], run.benchmark.train.images.shape[-1]
     chosen = "" if run.config.data.image_size is not None else " (the median of this folder; --image-size changes it)"
-    images = f"{episode.content['name']}: {episode.count} images of {side} x {side} pixels{chosen}"
+    images = f"{episode.content['name']}: {episode.count} images"
+    if new or verbose:
+        images += f" of {side} x {side} pixels{chosen}"
+    if verbose:
+        images += f", {episode.steps} steps"
     evaluated = len(run.benchmark.bank) + len(run.benchmark.test or ()) + len(labelled[0].images if labelled[0] else ())
     seconds = estimate_seconds(run.engine, episode) + estimate_embedding(run.engine, 2 * evaluated)  # start and end
     expected = duration(max(1.0, seconds))
-    notice(f"{images}, {episode.steps} steps: about {expected} on {run.device}, with the evaluation.")
+    notice(f"{images}: about {expected} on {run.device}, with the evaluation.")
 
 
 def forget_weights(directory: RunDirectory, progress: Progress, keep: int) -> None:

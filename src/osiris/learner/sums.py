@@ -19,7 +19,6 @@ from osiris.files import load_tensors, save_tensors
 from osiris.framework.composition import resolve
 from osiris.framework.summed import Summed, SummedManifold, SummedReadout, image_digests
 from osiris.learner.observations import Readouts
-from osiris.models.config import Readout as ReadoutKind
 from osiris.models.joined import JoinedEncoder
 from osiris.models.manifold import JoinedManifold
 from osiris.runs.directory import RunDirectory, differences, folder_name, read_config, settings
@@ -56,7 +55,7 @@ def readouts_of(summed: Any, total: Any) -> Readouts | None:
     if not isinstance(summed, SummedReadout):
         return None
     alike = summed.share(total) == 0
-    kinds: tuple[ReadoutKind, ...] = ("joined",) if alike else ("joined", "whitened")
+    kinds: tuple[str, ...] = ("joined",) if alike else ("joined", "whitened")
     used = "joined" if alike and summed.readout == "whitened" else summed.readout
     others: dict[str, Readout] = {}
     for kind in kinds:

@@ -34,11 +34,11 @@ class EncoderConfig:
     normalise: str | None = None
     """How images are normalised for the encoder: `imagenet`, `half` (mean and deviation 0.5), or the six numbers
     `R,G,B/R,G,B` of mean and deviation. None means as the encoder says, else the statistics of the data."""
-    readout: Readout | None = None
+    readout: str | None = None
     """What is made of several layers. `joined`: whitened by the images that were seen, with a share of what the encoder
-    returns, as the images demand; `whitened`: without that share; `start`: what the encoder returns. None: `joined`
-    with the method `readout`, and `start` with others; with them a readout is made again after each episode, of images
-    at hand. It may change with every episode."""
+    returns, as the images demand; `whitened`: without that share; `start`: what the encoder returns; `module:name`: a
+    map of your own. None: `joined` with the method `readout`, and `start` with others; with them a readout is made
+    again after each episode, of images at hand. It may change with every episode."""
     readout_size: Annotated[int, Meta(ge=2, le=8192)] | None = None
     """Numbers that a readout gives, at most; None means as many as the joined layers have. Fewer make smaller files and
     are a little worse (docs/results/readout.md)."""

@@ -21,6 +21,9 @@ from osiris.reporting.studies import Study
 from osiris.runs.untrusted import read_received
 
 GAP = 2
+LINE = 12
+"""Height of a line of text on a contact sheet."""
+Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 MARGIN, SHEET_PAPER, SHEET_INK = 6, (255, 255, 255), (40, 40, 40)
 """Pixels around a contact sheet, and its colours."""
 
@@ -102,17 +105,41 @@ def framed(tile: np.ndarray, good: bool) -> np.ndarray:
     return framed_tile
 
 
-def contact_sheet(images_by_row: list[Tensor], row_names: list[str], scale: int = 2) -> Image.Image:
-    """Draw uint8 images [n, 3, H, W], one tensor per row, enlarged `scale` times, with the names on the left."""
+def contact_sheet(
+    images_by_row: list[Tensor],
+    row_names: list[str],
+    scale: int = 2,
+    captions: Sequence[Sequence[str]] | None = None,
+) -> Image.Image:
+    """Draw uint8 images [n, 3, H, W], one tensor per row, enlarged `scale` times, with the names on the left.
+    `captions`: lines below each image; what does not fit is cut."""
     assert images_by_row and len(images_by_row) == len(row_names), (len(images_by_row), len(row_names))
     enlarged = [pixels(images).repeat(scale, axis=1).repeat(scale, axis=2) for images in images_by_row]
-    pictures, height = tiles(enlarged), enlarged[0].shape[1]
+    height, width = enlarged[0].shape[1:3]
     font = ImageFont.load_default()
+    below = GAP if captions is None else 2 * GAP + LINE * max(text.count("\n") + 1 for row in captions for text in row)
+    pictures = tiles(enlarged, below)
     left = max(math.ceil(font.getlength(name)) for name in row_names) + 2 * MARGIN
-    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN), SHEET_PAPER)
+    space = 0 if captions is None else below
+    sheet = Image.new("RGB", (left + pictures.width + MARGIN, pictures.height + 2 * MARGIN + space), SHEET_PAPER)
     sheet.paste(pictures, (left, MARGIN), pictures)
     pen = ImageDraw.Draw(sheet)
     for row, name in enumerate(row_names):
-        middle = MARGIN + row * (height + GAP) + height // 2
-        pen.text((left - MARGIN, middle), name, fill=SHEET_INK, font=font, anchor="rm")
+        top = MARGIN + row * (height + below)
+        pen.text((left - MARGIN, top + height // 2), name, fill=SHEET_INK, font=font, anchor="rm")
+        for place, caption in enumerate(captions[row] if captions is not None else ()):
+            for line, text in enumerate(caption.split("\n")):
+                start = left + place * (width + GAP), top + height + GAP + line * LINE
+                pen.text(start, cut(text, width, font), fill=SHEET_INK, font=font)
     return sheet
+
+
+def cut(text: str, width: int, font: Font) -> str:
+    """With its middle left out, if it is too long: names differ at their ends."""
+    if font.getlength(text) <= width:
+        return text
+    for kept in range(len(text) - 1, 0, -1):
+        shorter = f"{text[: kept // 2]}...{text[len(text) - (kept + 1) // 2 :]}"
+        if font.getlength(shorter) <= width:
+            return shorter
+    return ""

@@ -14,7 +14,7 @@ from osiris.errors import UserError, unknown
 from osiris.evaluation.config import COMPATIBILITY, METRICS, PROBE, instrument
 from osiris.evaluation.differences import Difference, Hits, Varying, difference
 from osiris.evaluation.fingerprint import require_same
-from osiris.evaluation.scores import Compatibility
+from osiris.evaluation.scores import Better, Compatibility
 from osiris.evaluation.statistics import Sample, mark, samples_of
 from osiris.paper import published
 from osiris.paper.published import REFERENCES
@@ -51,19 +51,22 @@ class Row:
 
 
 def number_table(
-    title: str, metrics: Sequence[str], rows: Sequence[Row], notes: tuple[str, ...], against: str = "best A"
+    title: str,
+    metrics: Sequence[str],
+    rows: Sequence[Row],
+    notes: tuple[str, ...],
+    against: str = "best A",
+    better: Mapping[str, Better | None] | None = None,
 ) -> Table:
     """Marks the best of every column; columns without any entry are left out. `against` is what rows are compared
     with."""
-    columns = [
-        Column(name, None if name == VIEWS else "lower" if name in ("F", "drop") else "higher") for name in metrics
-    ]
+    columns = [Column(name, (better or {}).get(name, _direction(name))) for name in metrics]
     marks = []
     for column in columns:
-        means = [
-            column.better and row.samples[column.name].mean if row.ranked and column.name in row.samples else None
-            for row in rows
-        ]
+        if column.better is None:
+            marks.append([None] * len(rows))
+            continue
+        means = [row.samples[column.name].mean if row.ranked and column.name in row.samples else None for row in rows]
         marks.append(mark(means, column.better == "higher"))
     cells = []
     for index, row in enumerate(rows):
@@ -72,13 +75,17 @@ def number_table(
             Number(None) if sample is None else Number(sample.mean, sample.deviation, of_column[index])
             for sample, of_column in zip(samples, marks)
         ]
-        compared = ("", "") if row.against is None else (row.against.interval, row.against.short_p)
+        compared = ("", "") if row.against is None else _compared(row.against)
         cells.append((row.name, row.seeds, *numbers, *compared))
     rules = {index for index, (above, here) in enumerate(pairwise(rows), 1) if above.section != here.section}
     names = ("method", "seeds", *columns, f"A - {against}", "p")
     used = [at for at in range(len(names)) if any(row[at] != "" for row in cells)]
     body = [tuple(row[at] for at in used) for row in cells]
     return Table.of(title, [names[at] for at in used], body, *notes, rules=rules)
+
+
+def _compared(found: Difference) -> tuple[Number, Number]:
+    return Number(found.value, interval=(found.low, found.high)), Number(found.p, is_p=True)
 
 
 def published_table(benchmark: str, protocol: str, what: str = "methods") -> Table:
@@ -174,7 +181,10 @@ def comparison_table(
     of_stream = runs[0].metrics.stream is not None
     notes += _budget_notes(rows) if of_stream else []
     usual = ("A", "F", "C", "A mean", "drop", VIEWS) if of_stream else METRICS
-    metrics = (*usual, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()))
+    last = [run.metrics.evaluations[-1].own for run in runs]
+    own: dict[str, Better | None] = {name: one.better for numbers in last for name, one in numbers.items()}
+    metrics = (*usual, *(("G",) if gained else ()), *(COMPATIBILITY if measured else ()), *own)
+    notes += [f"{', '.join(own)}: a metric of the user's own, of the final encoder"] if own else []
     notes += [_recall_note(measured, sum(run.continual for run in runs))] if measured else []
     about = runs[0].metrics.fingerprint
     knn = "" if protocol.endswith(PROBE) else f"k = {about.k}, tau = {about.temperature}, "
@@ -182,7 +192,7 @@ def comparison_table(
     order = "" if about.stream is None else f" ({about.stream})"
     title = f"{about.benchmark}{order}, {instrument(protocol)} ({bank}, fingerprint {about.hash})"
     compared = "best A" if against is None or other is None else f"A of {other.name}"
-    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared)
+    return number_table(title, metrics, [*above, *rows], (*notes, *config_differences(runs)), compared, own)
 
 
 def require_comparable(runs: Sequence[Run]) -> None:
@@ -210,7 +220,7 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     rows = []
     for name in sorted(groups, key=order_of) if by == "method" else groups:
         members = tuple(groups[name].values())
-        values = {run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) for run in members}
+        values = {run.seed: run.metrics[protocol].values() | _recall(run) | _views(run) | _own(run) for run in members}
         samples = samples_of(values)
         first = members[0]
         ranked = (first.continual or first.metrics.stream is not None) and first.method not in REFERENCES
@@ -224,6 +234,10 @@ def method_rows(runs: Sequence[Run], protocol: str, by: Literal["method", "run"]
     return sorted(rows, key=lambda row: not row.ranked)
 
 
+def _direction(metric: str) -> Better | None:
+    return None if metric == VIEWS else "lower" if metric in ("F", "drop") else "higher"
+
+
 def _views(run: Run) -> dict[str, float | None]:
     budget = run.metrics.budget
     return {} if budget is None else {VIEWS: budget.backward / 1000}
@@ -232,7 +246,7 @@ def _views(run: Run) -> dict[str, float | None]:
 def _budget_notes(rows: Sequence[Row]) -> list[str]:
     """What the columns of a stream are, and whether the rows cost the same."""
     notes = [
-        "A mean: over the points of the stream; drop: deepest fall of A below its best so far; F: best minus the end",
+        "A mean: over the points of the stream; drop: the deepest fall of A below its best so far; F: best minus end",
         f"{VIEWS}: thousands of views sent backward. Frozen passes, memory and renewals of f* are in metrics.json",
     ]
     known = {row.name: row.samples[VIEWS].mean for row in rows if VIEWS in row.samples}
@@ -241,6 +255,11 @@ def _budget_notes(rows: Sequence[Row]) -> list[str]:
         notes.append("the budgets are not equal: compare rows of one section (--passes: more steps on each batch)")
     missing = [row.name for row in rows if row.name not in known]
     return notes + [f"unknown budget: {', '.join(missing)}"] * bool(missing)
+
+
+def _own(run: Run) -> dict[str, float | None]:
+    """Of the final encoder."""
+    return {name: one.value for name, one in run.metrics.evaluations[-1].own.items()}
 
 
 def _recall(run: Run) -> dict[str, float | None]:

@@ -107,7 +107,7 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
             usable.append(replace(run, number=len(usable) + 1))
     groups: dict[str, list[Run]] = {}
     for run in usable:
-        groups.setdefault(_setting(run.metrics), []).append(run)
+        groups.setdefault(comparable(run.metrics), []).append(run)
     names: Counter[str] = Counter()
     grouped = []
     for members in groups.values():
@@ -120,7 +120,7 @@ def studies(runs: Sequence[Run]) -> tuple[list[Study], list[str]]:
     return grouped, damaged
 
 
-def _setting(metrics: RunMetrics) -> str:
+def comparable(metrics: RunMetrics) -> str:
     """What two runs must share, apart from the normalisation of the encoder."""
     fields = {name: value for name, value in metrics.fingerprint.plain().items() if name != "hash"}
     fields["encoder"] = {name: value for name, value in fields["encoder"].items() if name != "norm"}

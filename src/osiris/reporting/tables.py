@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -15,12 +15,17 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from osiris.console import console, notice
-from osiris.errors import unknown
+from osiris.errors import UserError, unknown
 from osiris.evaluation.config import Mark
+from osiris.evaluation.statistics import format_p
 
 TableFormat = Literal["text", "markdown", "latex", "csv"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex", "csv")
-SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+SYMBOLS = {"±": r"\pm", "→": r"\to", "✓": r"\surd", "×": r"\times", "−": "-", "≤": r"\leq", "≥": r"\geq"}
+SYMBOLS |= {"↑": r"\uparrow", "↓": r"\downarrow", "λ": r"\lambda", "τ": r"\tau", "·": r"\cdot"}
+ESCAPES_MATH = str.maketrans({symbol: f"${command}$" for symbol, command in SYMBOLS.items()})
+"""Symbols that pdflatex does not know."""
 ESCAPES = str.maketrans(SPECIAL | {letter: f"\\{letter}" for letter in "&%$#_{}"})
 """Replacements of characters that LaTeX would interpret."""
 
@@ -42,14 +47,30 @@ class Number:
     deviation: float | None = None
     mark: Mark | None = None
     decimals: int = 1
+    interval: tuple[float, float] | None = None
+    """Of a difference, which is printed with its sign."""
+    is_p: bool = False
 
     @property
     def printed(self) -> str:
-        return "-" if self.mean is None else self._fixed(self.mean)
+        if self.mean is None:
+            return "-" if not self.is_p else ""
+        if self.is_p:
+            return format_p(self.mean).removeprefix("p ").removeprefix("= ")
+        return self._fixed(self.mean) if self.interval is None else f"{self.mean:+.{self.decimals}f}"
 
     @property
     def spread(self) -> str:
-        return "" if self.deviation is None else self._fixed(self.deviation)
+        """`± 0.3`, or the interval `[-1.0, +0.2]`."""
+        if self.interval is not None:
+            return "[{:+.{d}f}, {:+.{d}f}]".format(*self.interval, d=self.decimals)
+        return "" if self.deviation is None else f"± {self._fixed(self.deviation)}"
+
+    @property
+    def parts(self) -> dict[str, float | str | None]:
+        """Every number of it, by the ending of its column in a CSV file."""
+        low, high = self.interval or (None, None)
+        return {"": self.mean, " deviation": self.deviation, " low": low, " high": high, " mark": self.mark}
 
     def _fixed(self, value: float) -> str:
         return f"{round(value, self.decimals) + 0.0:.{self.decimals}f}"  # + 0.0 turns -0.0 into 0.0
@@ -118,7 +139,7 @@ class Table:
         def cell(value: Cell) -> str:
             if isinstance(value, str):
                 return _plain(value)
-            return value.marked("**{}**", "*{}*") + (f" ± {value.spread}" if value.spread else "")
+            return value.marked("**{}**", "*{}*") + (f" {value.spread}" if value.spread else "")
 
         def line(cells: Iterable[str]) -> str:
             return "| " + " | ".join(cells) + " |"
@@ -131,21 +152,28 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
-        """A booktabs table as in the paper: the best in bold, the second best underlined."""
+        """A booktabs table as in the paper: the best in bold, the second best underlined. It compiles with pdflatex."""
 
         def cell(value: Cell) -> str:
             if isinstance(value, str):
-                return value.translate(ESCAPES)
-            printed = re.sub(r"-\d[\d.]*", r"$\g<0>$", value.marked(r"\textbf{{{}}}", r"\underline{{{}}}"))
-            return printed + (rf" {{\tiny ($\pm$ {value.spread})}}" if value.spread else "")
+                return _latex(value)
+            printed = _in_math(value.marked(r"\textbf{{{}}}", r"\underline{{{}}}"))
+            spread = value.spread if value.interval else f"({value.spread})"
+            return printed + (rf" {{\tiny {_in_math(spread).translate(ESCAPES_MATH)}}}" if value.spread else "")
 
         notes = self._notes("bold: best", "underlined: second best")
         sentences = " ".join(note[:1].upper() + note[1:].rstrip(".") + "." for note in notes)
         arrows = (r" ($\uparrow$)", r" ($\downarrow$)")
-        header = [replace(column, name=column.name.translate(ESCAPES)).title(*arrows) for column in self.columns]
+        header = [replace(column, name=_latex(column.name)).title(*arrows) for column in self.columns]
         layout = "".join("r" if self.numeric(number) else "l" for number in range(len(self.columns)))
-        caption = f"{self.title}. {sentences}".translate(ESCAPES)
-        lines = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
+        caption = _latex(f"{self.title}. {sentences}")
+        lines = [
+            r"% needs \usepackage{booktabs} in the preamble",
+            r"\begin{table}",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{{layout}}}",
+            r"\toprule",
+        ]
         lines += [" & ".join(header) + r" \\", r"\midrule"]
         for index, row in enumerate(self.rows):
             lines += [r"\midrule"] if index in self.rules else []
@@ -153,26 +181,39 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
     def csv(self) -> str:
-        """Values at full precision in columns `A`, `A deviation`, `A mark`. The title is a column: when rows of several
-        tables are put together, each number keeps its protocol."""
-
-        def cells(number: int, cell: Cell) -> list[str]:
-            if not self.numeric(number):
-                return [cell if isinstance(cell, str) else cell.printed]
-            if isinstance(cell, str):
-                return [cell, "", ""]
-            return [*("" if value is None else repr(value) for value in (cell.mean, cell.deviation)), cell.mark or ""]
-
-        header = ["table"]
-        for number, column in enumerate(self.columns):
-            endings = ("", " deviation", " mark") if self.numeric(number) else ("",)
-            header += [column.name + ending for ending in endings]
+        """Values at full precision in columns `A`, `A deviation`, `A mark`; intervals in `low` and `high`."""
         output = io.StringIO()
-        writer = csv.writer(output, lineterminator="\n")
-        writer.writerow(header)
-        for row in self.rows:
-            writer.writerow([self.title, *(part for number, cell in enumerate(row) for part in cells(number, cell))])
+        csv.writer(output, lineterminator="\n").writerows([[*self.columns_of_values()], *self.values()])
         return output.getvalue()
+
+    def columns_of_values(self) -> list[str]:
+        return [column.name + ending for number, column in enumerate(self.columns) for ending in self._endings(number)]
+
+    def values(self) -> list[list[Any]]:
+        """The rows with a value for each of `columns_of_values`."""
+        rows = []
+        for row in self.rows:
+            cells = []
+            for number, cell in enumerate(row):
+                parts = cell.parts if isinstance(cell, Number) else {"": cell or None}
+                cells += [parts.get(ending) for ending in self._endings(number)]
+            rows.append(cells)
+        return rows
+
+    def _endings(self, column: int) -> list[str]:
+        """The columns of values that a column needs."""
+        parts = [row[column].parts for row in self.rows if isinstance(row[column], Number)]  # pyright: ignore
+        endings = dict.fromkeys(ending for part in parts for ending, value in part.items() if value is not None)
+        order = ["", " deviation", " low", " high", " mark"]
+        return sorted({"", *endings}, key=order.index)
+
+    def to_pandas(self) -> Any:
+        """A data frame of `values`; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas needs pandas: pip install pandas.") from None
+        return pandas.DataFrame(self.values(), columns=self.columns_of_values())
 
     def numeric(self, column: int) -> bool:
         return any(isinstance(row[column], Number) for row in self.rows)
@@ -186,6 +227,15 @@ class Table:
         return [f"{used} of a column, after rounding; ties are all marked"] * bool(used) + list(self.notes)
 
 
+def _in_math(text: str) -> str:
+    """Signed numbers in math mode, where a minus is no hyphen."""
+    return re.sub(r"(?<![\w.])[-+]\d[\d.]*|<", r"$\g<0>$", text)
+
+
+def _latex(text: str) -> str:
+    return _in_math(text.translate(ESCAPES)).translate(ESCAPES_MATH)
+
+
 def _plain(text: str) -> str:
     """For Markdown: no HTML, no links or images, and nothing that ends a cell."""
     special = {"&": "&amp;", "<": "&lt;", "\n": " ", "\\": "\\\\", "|": "\\|"}
@@ -196,7 +246,7 @@ def _rich(cell: Cell) -> Text:
     if isinstance(cell, str):
         return Text(cell)
     style, mark = {"best": ("bold", " (1)"), "second": ("underline", " (2)"), None: ("", "")}[cell.mark]
-    return Text.assemble((cell.printed, style), f" ± {cell.spread}" if cell.spread else "", mark)
+    return Text.assemble((cell.printed, style), f" {cell.spread}" if cell.spread else "", mark)
 
 
 def show(table: Table, form: TableFormat) -> None:

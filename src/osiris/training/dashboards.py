@@ -6,6 +6,7 @@ A logger has two methods: `log(record)` and `close()`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +49,25 @@ class ProgressView:
         else:
             self.display.show(self.title, record["progress"], f"{left}  {self.metrics}")
             self.display.show(task, record["task_progress"], f"{epoch}  {'  '.join(terms)}  {speed}")
+
+    def close(self) -> None:
+        self.display.close()
+
+
+class EpisodeView:
+    """Of `osiris observe`: what is learned from, and the time left. All else is in log.jsonl."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names`: of all episodes."""
+        self.names, self.display = names, Display()
+
+    def log(self, record: dict[str, Any]) -> None:
+        if record["event"] == "step":
+            seconds = record["seconds_left"]
+            left = "estimating the time left" if seconds is None else f"{duration(seconds)} left"
+            share = record["task_progress"]
+            text = left if self.display.live is not None else f"{share:.0%}, {left}"
+            self.display.show(f"learning from {self.names[record['task'] - 1]}", share, text)
 
     def close(self) -> None:
         self.display.close()
@@ -98,13 +118,16 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     return {f"train/{name}": value for name, value in (plain | record["terms"]).items() if value is not None}
 
 
-def open_views(config: Config, method: str, folder: Path, quiet: bool, start: int) -> list[Logger]:
-    """All loggers but log.jsonl, as the config says; `start`: steps done before."""
+def open_views(
+    config: Config, method: str, folder: Path, quiet: bool, start: int, episodes: Sequence[str] | None = None
+) -> list[Logger]:
+    """All loggers but log.jsonl, as the config says; `start`: steps done before. `episodes`: names of the episodes of
+    somebody who wants to know no more than what is learned from."""
     views: list[Logger] = []
     if config.engine.tensorboard:
         views.append(TensorBoard(folder, start))
     if config.engine.wandb:
         views.append(WeightsAndBiases(folder, to_dict(config), folder.name))
     if not quiet:
-        views.append(ProgressView(f"{method} seed {config.seed}"))
+        views.append(ProgressView(f"{method} seed {config.seed}") if episodes is None else EpisodeView(episodes))
     return views

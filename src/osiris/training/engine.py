@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from osiris import processes
 from osiris.augment.operations import upload
-from osiris.augment.views import VIEWS, TwoViews, normalise
+from osiris.augment.views import normalise
 from osiris.config import Config
 from osiris.data.benchmark import Benchmark
 from osiris.evaluation.scores import Budget
+from osiris.framework.augmentation import build_views
 from osiris.framework.methods import Method
 from osiris.framework.past import Detector
 from osiris.framework.representations import Frozen, Representations
@@ -109,9 +110,7 @@ class Engine:
         self.optimiser = build_optimiser(self.model, config.learning)
         self.images: TrainingImages | None = None
         """The images of the episode that is being learned."""
-        self.two_views = TwoViews(
-            benchmark.mean, benchmark.std, VIEWS[config.learning.views], config.learning.view_size
-        )
+        self.two_views = build_views(config.learning.views, benchmark.mean, benchmark.std, config.learning.view_size)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.engine.precision == "16")
         self.running_statistics = [
             statistic

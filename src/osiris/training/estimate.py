@@ -104,16 +104,17 @@ def _loss(engine: Engine, task: int, number: int, names: tuple[str, ...]) -> Ten
 
 
 def estimate_seconds(engine: Engine | SummingEngine, episode: Episode) -> float:
-    """How long the first episode will take, from the passes of a few images."""
+    """How long an episode will take, from the passes of a few images."""
     if isinstance(engine, SummingEngine):
         return estimate_embedding(engine, episode.count + engine.summed.images_before) / processes.world_size()
     number = min(TIMED_IMAGES, episode.batch_size)
     trained = [parameter for parameter in engine.model.parameters() if parameter.requires_grad]
+    names = (X, Y) if engine.model.replayed(episode.task, number) else (X,)
     times = []
     with processes.alone(), frozen_statistics(engine.model):
         for _ in range(3):  # the first one is slower
             started = time.perf_counter()
-            loss = _loss(engine, episode.task, number, (X,))
+            loss = _loss(engine, episode.task, number, names)
             gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             sum(float(gradient.sum()) for gradient in gradients[:1] if gradient is not None)  # wait for the device
             times.append(time.perf_counter() - started)

@@ -27,6 +27,7 @@ from osiris.evaluation.encoder_files import LoadedEncoder, given_encoder, load_c
 from osiris.evaluation.evaluate import check_features, compare_arrays, evaluate_encoder
 from osiris.evaluation.features import embed, embed_benchmark
 from osiris.evaluation.fingerprint import json_digest, protocol_fingerprint
+from osiris.evaluation.own_metrics import Metric
 from osiris.evaluation.reference import read_reference, score_reference
 from osiris.evaluation.scores import (
     Baseline,
@@ -78,9 +79,20 @@ def request_for(target: Path | None, options: Mapping[str, Any], **others: Any) 
     for name in options:
         if name not in known:
             raise unknown("option", name, [*known, "device", "threads"])
-    config = with_options(base, options)
+    config = _without_unknown_metrics(with_options(base, options), asked="metrics" in options)
     others.setdefault("threads", config.engine.threads)
     return Request(target, data=config.data, protocol=config.evaluation, **others)
+
+
+def _without_unknown_metrics(config: Config, asked: bool) -> Config:
+    """A metric of the user's own that a run was measured with is measured again only if the user names it again."""
+    known = Metric.kinds()
+    missing = [name for name in config.evaluation.metrics if name.partition("(")[0] not in known]
+    if asked or not missing:
+        return config
+    notice(f"{', '.join(missing)} is a metric of your own: to measure it too, name it with --metrics module:name.")
+    kept = tuple(name for name in config.evaluation.metrics if name not in missing)
+    return replace(config, evaluation=replace(config.evaluation, metrics=kept))
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ def evaluate_saved(request: Request) -> Evaluated:
     benchmark, description = normalised_for(next(iter(encoders.values())), benchmark)
     identity = protocol_fingerprint(benchmark, request.protocol, description)
     protocol = request.protocol
-    computed = sorted(protocol.measured), protocol.keep_features
+    computed = sorted(protocol.measured), protocol.keep_features, *protocol.metrics
     key = json_digest([identity.hash, benchmark.mean, benchmark.std, *computed])
     weights = {name: digest(one.module.state_dict()) for name, one in encoders.items()}
     out = request.out or default_out(request, key, weights)

@@ -50,11 +50,13 @@ class Log:
         self.collapses: dict[str, list[int]] = {}
         """What has collapsed -> the tasks in which it has."""
 
-    def open(self, method: str, length: int, position: Position, quiet: bool) -> None:
-        """Continue log.jsonl after `length` bytes, where the run stands at `position`. The first process writes it."""
+    def open(self, method: str, length: int, position: Position, quiet: bool, plain: bool = False) -> None:
+        """Continue log.jsonl after `length` bytes, where the run stands at `position`. The first process writes it.
+        `plain`: show no more than what is learned from."""
         done = sum(episode.steps for episode in self.episodes[: position.task]) + position.step
+        names = [str(episode.content["name"]) for episode in self.episodes] if plain else None
         self.file = processes.on_first(JsonLines, self.directory.log, length)
-        views = processes.on_first(open_views, self.config, method, self.directory.path, quiet, done)
+        views = processes.on_first(open_views, self.config, method, self.directory.path, quiet, done, names)
         self.loggers = [] if self.file is None else [self.file, *(views or ())]
 
     @property

@@ -1,24 +1,25 @@
-"""A run that learns by a method of the user's own continues by the same method."""
+"""A run that learns by a method or with parts of the user's own continues by the same ones."""
 
 from __future__ import annotations
 
 import json
 
+from osiris.config import Config
 from osiris.console import notice
 from osiris.errors import UserError
 from osiris.files import read_json, write_json
-from osiris.framework.composition import method_to_dict
 from osiris.framework.methods import Method
 from osiris.framework.source import SOURCE, sources
+from osiris.own import composition_of
 from osiris.runs.directory import RunDirectory
 
 
-def refuse_another_method(directory: RunDirectory, method: Method, new_source: bool = False) -> None:
-    """Refuse to continue a run by a method of the same name whose terms, or their source, are others. `new_source`: the
-    source may differ, and is recorded."""
+def refuse_another_method(directory: RunDirectory, config: Config, method: Method, new_source: bool = False) -> None:
+    """Refuse to continue a run by a method of the same name whose terms or parts, or their source, are others.
+    `new_source`: the source may differ, and is recorded."""
     if not directory.config.exists():
         return
-    record, ours = read_json(directory.config), json.loads(json.dumps(method_to_dict(method)))
+    record, ours = read_json(directory.config), json.loads(json.dumps(composition_of(config, method)))
     theirs = record.get("composition")
     if theirs is None or theirs == ours:
         return

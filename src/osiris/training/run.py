@@ -31,8 +31,9 @@ from osiris.devices import faster_precision, open_device, prepare_host
 from osiris.errors import Diverged, Stopped, UserError
 from osiris.evaluation.scores import Budget
 from osiris.files import save_tensors
-from osiris.framework.composition import method_to_dict, resolve
+from osiris.framework.composition import resolve
 from osiris.framework.methods import Method
+from osiris.own import composition_of
 from osiris.presets import MEANINGLESS, own_data
 from osiris.runs.directory import EpisodeFolder, RunDirectory, differences, folder_name, read_config, settings
 from osiris.runs.progress import FORMAT, Position, Progress, Stage, known_episodes, read_progress, remove_unnamed
@@ -65,6 +66,8 @@ class Opening:
     """How to continue it after an interruption; default: `osiris train --resume`."""
     back: str | None = None
     """The command that takes an episode back."""
+    plain: bool = False
+    """Show no more than what is learned from, and the time left."""
 
 
 def train(opening: Opening, benchmark: Benchmark | None = None, stop_after: int | None = None) -> RunMetrics | None:
@@ -116,7 +119,7 @@ def opened(opening: Opening) -> Iterator[Training]:
                     method = named_method(config, directory)
                     stack.enter_context(directory)
                     config = directory.claim(config) if first else config
-                    refuse_another_method(directory, method, opening.new_source)
+                    refuse_another_method(directory, config, method, opening.new_source)
                 # The first process reads for all: they agree on one state, and need no common file system.
                 state = processes.broadcast(processes.on_first(load_state, directory))
                 if first and state is None and directory.has_learned and not directory.metrics.exists():
@@ -154,7 +157,7 @@ def opened(opening: Opening) -> Iterator[Training]:
 def named_method(config: Config, directory: RunDirectory) -> Method:
     """The method that a config names."""
     try:
-        return resolve(config.method)
+        method = resolve(config.method)
     except UserError:
         if directory.config.exists() and read_config(directory.path).method == config.method:
             raise UserError(
@@ -162,6 +165,8 @@ def named_method(config: Config, directory: RunDirectory) -> Method:
                 "module:name, or call osiris.train again with the same arguments."
             ) from None
         raise
+    config.check_names()
+    return method
 
 
 class Training:
@@ -191,6 +196,7 @@ class Training:
     ) -> None:
         self.config, self.method, self.directory, self.interrupt = config, method, directory, interrupt
         self.state, self.quiet, self.grows = state, opening.quiet, opening.back is not None
+        self.plain = opening.plain
         self.known = processes.on_first(read_progress, directory) if state is None else state.progress
         self.position = Position() if state is None else copy.deepcopy(state.position)
         self.way_back = state is None or state.progress.coming
@@ -234,7 +240,7 @@ class Training:
                     notice(*self.notices)
                     if self.coming() and config.preset == "smoke":
                         notice(MEANINGLESS)
-                    composition, world = method_to_dict(self.method), processes.world_size()
+                    composition, world = composition_of(config, self.method), processes.world_size()
                     remove_unnamed(self.directory, None if state is None else read_progress(self.directory))
                     if state is None:
                         self.known = Progress(format=FORMAT, counter=0 if self.known is None else self.known.counter)
@@ -252,7 +258,7 @@ class Training:
         self.closing.callback(self.log.close)
         if self.coming():
             length = 0 if state is None else state.progress.saved[0].log
-            self.log.open(self.method.name, length, self.position, self.quiet)
+            self.log.open(self.method.name, length, self.position, self.quiet, self.plain)
         self.state = None  # it has served: the engine holds all of it now
 
     def coming(self, stop_after: int | None = None) -> list[Episode]:

@@ -10,18 +10,35 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
+from osiris.augment.views import VIEWS
 from osiris.errors import UserError
+from osiris.evaluation.own_metrics import Metric
+from osiris.framework.augmentation import Augmentation
 from osiris.framework.composition import ALIASES, method_to_dict
 from osiris.framework.methods import OWN, ROLES, ZOO, Method
 from osiris.framework.objectives import Objective
-from osiris.framework.options import Configurable
+from osiris.framework.options import Configurable, parse
+from osiris.framework.readouts import ReadoutMap
+from osiris.framework.source import SOURCE, source_of
 from osiris.framework.terms import Term
+from osiris.kinds import Named
+from osiris.memory import Memory, memory_class
+from osiris.models.config import Readout
 from osiris.models.external import import_entry, typed_encoder
 
 ENTRY = re.compile(r"(?<![\w.:=])(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
-MAY_BE_OWN = ("method", "encoder", "objective", *ROLES)
+CLASSES: dict[str, type[Named]] = {
+    "objective": Objective,
+    **dict.fromkeys(ROLES, Term),
+    "memory_policy": Memory,
+    "views": Augmentation,
+    "readout": ReadoutMap,
+    "metrics": Metric,
+}
+"""Option -> what a class of the user's own is derived from."""
+MAY_BE_OWN = ("method", "encoder", *CLASSES)
 """Options that take `module:name`."""
 
 
@@ -44,12 +61,33 @@ def named(options: Mapping[str, Any]) -> dict[str, Any]:
             changed[option] = register_method(text)
         elif isinstance(text, str):
             changed[option] = _named(option, text)
+        elif isinstance(text, list | tuple):
+            changed[option] = tuple(_named(option, one) for one in text)
     return changed
+
+
+def build_parts(config: Any) -> list[Configurable | type[Memory]]:
+    """The parts of a run that its config names and that are no part of its method; refuses unknown names."""
+    learning, encoder, evaluation = config.learning, config.encoder, config.evaluation
+    parts: list[Configurable | type[Memory]] = []
+    parts += [] if learning.views in VIEWS else [parse(Augmentation, learning.views, VIEWS)]
+    parts += [] if encoder.readout in get_args(Readout) else [parse(ReadoutMap, encoder.readout, get_args(Readout))]
+    return parts + [parse(Metric, name) for name in evaluation.metrics]
+
+
+def composition_of(config: Any, method: Method) -> dict[str, Any]:
+    """What config.json says of the method, and of the parts of the user's own beside it."""
+    parts = [part.to_dict() for part in build_parts(config) if isinstance(part, Configurable)]
+    policy = memory_class(method.memory)
+    source = source_of(policy)
+    parts += [] if source is None else [{"kind": policy.kind, SOURCE: source}]
+    return method_to_dict(method) | ({"parts": parts} if parts else {})
 
 
 def entries(options: Mapping[str, Any]) -> dict[str, str]:
     """Those of the options that name something of the user's own."""
-    texts = {name: str(options[name]) for name in MAY_BE_OWN if options.get(name) is not None}
+    given = {name: options[name] for name in MAY_BE_OWN if options.get(name) is not None}
+    texts = {name: " ".join(text) if isinstance(text, list | tuple) else str(text) for name, text in given.items()}
     return {name: text for name, text in texts.items() if _is_own(name, text)}
 
 
@@ -91,7 +129,7 @@ def _named(option: str, text: str) -> str:
         thing = import_entry(found[0])
         if option == "method":
             return register_method(_method_of(thing, found[0]))
-        return _kind_of(thing, found[0], Objective if option == "objective" else Term)
+        return _kind_of(thing, found[0], CLASSES[option])
 
     return ENTRY.sub(name_of, text)
 
@@ -103,7 +141,7 @@ def _method_of(thing: Any, entry: str) -> Method:
     return made if made.name else replace(made, name=entry.rpartition(":")[2])
 
 
-def _kind_of(thing: Any, entry: str, base: type[Configurable]) -> str:
+def _kind_of(thing: Any, entry: str, base: type[Named]) -> str:
     what = base.__name__.lower()
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise UserError(f"{entry} is not a class derived from osiris's {base.__name__}.")
