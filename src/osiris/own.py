@@ -71,7 +71,9 @@ def build_parts(config: Any) -> list[Configurable | type[Memory]]:
     learning, encoder, evaluation = config.learning, config.encoder, config.evaluation
     parts: list[Configurable | type[Memory]] = []
     parts += [] if learning.views in VIEWS else [parse(Augmentation, learning.views, VIEWS)]
-    parts += [] if encoder.readout in get_args(Readout) else [parse(ReadoutMap, encoder.readout, get_args(Readout))]
+    parts += (
+        [] if encoder.readout in (None, *get_args(Readout)) else [parse(ReadoutMap, encoder.readout, get_args(Readout))]
+    )
     return parts + [parse(Metric, name) for name in evaluation.metrics]
 
 

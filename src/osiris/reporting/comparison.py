@@ -24,13 +24,13 @@ from osiris.reporting.style import base_name, order_of
 from osiris.reporting.tables import Column, Number, Table
 from osiris.runs.run import Run
 
-VIEWS = "views (k)"
-"""Thousands of views that a stream has sent backward through encoders."""
 NOTHING_TO_SAY = {
     "seeds": "--varying seeds needs two seeds of each method.",
     "images": "--varying images needs the predictions of the runs, in episodes/, on the same test images.",
     "both": "--varying both needs two seeds of each method, and their predictions (episodes/) on the same test images.",
 }
+VIEWS = "views (k)"
+"""Thousands of views that a stream has sent backward through encoders."""
 OVER_SEEDS = "percent, mean ± sample deviation (ddof 1) over seeds"
 
 
