@@ -1,6 +1,6 @@
 """The pictures of docs/streams.md: the film, and some orders.
 
-    python docs/make_stream_pictures.py
+python docs/make_stream_pictures.py
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from osiris.errors import UserError
 
@@ -46,16 +47,18 @@ class Past:
 WINDOW = 8
 """Batches on each side of a change."""
 THRESHOLD = 3.0
-"""Squared distance of two windows in units of what chance gives. Without a change it is about 1, and stays below 2.4 on
-shuffled images (docs/results/streams.md)."""
+"""Squared distance of two windows in units of what chance gives. Without a change it is about 1
+(docs/results/streams.md)."""
+SIDE = 8
+"""Pictures are compared at this size."""
 
 
 class Detector:
-    """Finds changes of the images: the mean feature of the last WINDOW batches against that of the WINDOW before.
+    """Finds changes of the images: the mean picture of the last WINDOW batches against that of the WINDOW before.
 
     Their squared distance is compared with s^2 = (s_1^2 + s_2^2) / WINDOW, which it has by chance if batches are
-    independent; s_i^2 is the variance of the batches of a window. The device keeps the features; the host waits for a
-    decision after every half window.
+    independent; s_i^2 is the variance of the batches of a window. Pictures are small and raw: features would change
+    with the encoder that learns. The device keeps their means; the host waits for a decision every half window.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,7 @@ class Detector:
         """Batches since the last change."""
 
     def add(self, mean: Tensor) -> bool:
-        """Whether the images have changed, after one more batch with this mean feature."""
+        """Whether the images have changed, after one more batch with this mean."""
         before = mean.new_zeros(2 * WINDOW, len(mean)) if self.means is None else self.means
         self.means, self.count = torch.cat([before[1:], mean[None]]), self.count + 1
         if self.count < 2 * WINDOW or self.count % (WINDOW // 2):
@@ -87,6 +90,11 @@ def distance(means: Tensor) -> Tensor:
     first, second = means.chunk(2)
     chance = (first.var(0).sum() + second.var(0).sum()) / len(first)
     return (first.mean(0) - second.mean(0)).square().sum() / chance
+
+
+def pictures(images: Tensor) -> Tensor:
+    """uint8 [N, 3, H, W] as small pictures, float32 [N, 3 * SIDE^2]."""
+    return functional.adaptive_avg_pool2d(images.float() / 255, SIDE).flatten(1)
 
 
 def past_of(boundaries: str, text: str | None, steps: int, starts: Sequence[int], order: str) -> Past:

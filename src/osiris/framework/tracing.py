@@ -76,8 +76,9 @@ class Scene:
 
     def __init__(self, method: Method, task_count: int = 20) -> None:
         encoder = build_encoder(ENCODER)
-        self.model = TrainableMethod(method, encoder, PROJECTOR, IMAGES, (3, SIZE, SIZE), task_count).double()
-        self.model.memory.advance(IMAGES)
+        slots = max(IMAGES, method.replayed(IMAGES))
+        self.model = TrainableMethod(method, encoder, PROJECTOR, slots, (3, SIZE, SIZE), task_count).double()
+        self.model.memory.advance(slots)
         self.networks = self.model.networks
         self.views: dict[str, Tensor] = {}
         for part in ("weights", "past", "X", "Y"):

@@ -20,6 +20,7 @@ INTERVALS = {
     "fast-long": (64, 32),
     "fast": (32, 16),
     "smoke": (2, 2),
+    "climb": (675, 100),
 }
 """Preset -> steps between evaluations inside tasks, and between measurements of overfitting to the memory."""
 

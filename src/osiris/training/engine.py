@@ -21,7 +21,7 @@ from osiris.data.benchmark import Benchmark
 from osiris.evaluation.scores import Budget
 from osiris.framework.augmentation import build_views
 from osiris.framework.methods import Method
-from osiris.framework.past import Detector
+from osiris.framework.past import Detector, pictures
 from osiris.framework.representations import Frozen, Representations
 from osiris.framework.terms import StepContext, TaskContext, X, Y
 from osiris.models.external import Architecture, architecture_of
@@ -243,7 +243,7 @@ class Engine:
         self.model.after_step(self.task_context(episode, step + 1))
         if episode.past is not None:
             self._count(rep)
-            self._renew_past(rep, episode, step + 1)
+            self._renew_past(images, count, episode, step + 1)
         detached = {name: value.detach() for name, value in values.items()}
         spread = self.networks.objective.spread
         detached |= {} if spread is None else {"spread": spread}
@@ -273,18 +273,17 @@ class Engine:
         self.views["frozen"] = self.views.get("frozen", 0) + len(positions)
         return torch.cat(features)
 
-    @torch.no_grad()
-    def _mean_feature(self, rep: Representations) -> Tensor:
-        """Of X, over all processes."""
-        return rep(X, head=()).detach().float().mean((0, 1))
+    def _changed(self, images: Tensor, count: int) -> bool:
+        """Whether the images of the stream have changed with those of this step, which belong to this process."""
+        return self.detector.add(processes.gather(pictures(images), count).mean(0))
 
-    def _renew_past(self, rep: Representations, episode: Episode, step: int) -> None:
+    def _renew_past(self, images: Tensor, count: int, episode: Episode, step: int) -> None:
         """f* and g* of a stream, after a step."""
         past = episode.past
         assert past is not None
         if past.kind == "ema" and self.renewals:
             self.networks.follow(past.rate)
-        changed = past.kind == "detect" and step % episode.passes == 0 and self.detector.add(self._mean_feature(rep))
+        changed = past.kind == "detect" and step % episode.passes == 0 and self._changed(images, count)
         if (changed or past.renewed(step)) and step < episode.steps:
             self.model.end_task(self.task_context(episode, step))
             self.renewals.append(step)

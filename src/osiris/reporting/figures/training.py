@@ -19,11 +19,12 @@ from osiris.reporting.style import CHANCE, ROLE_STYLES, legend_of, role_style
 from osiris.runs.run import Run
 
 HEALTH = {
-    "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), (0.0, 5.0)),
+    "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), None),
     "spread": ("Spread", "relative to an even spread", (0.0, np.inf), (0.0, 1.0)),
     "uniformity": ("Uniformity", "lower: more even", (-np.inf, 0.0), (-1.0, 0.0)),
 }
-"""Field -> title, unit, range of the quantity, and the smallest range of the axis."""
+"""Field -> title, unit, range of the quantity, and the smallest range of the axis (None: a fifth below and above its
+middle)."""
 AT_CHANCE = 0.97
 """A loss above this fraction of chance counts as chance."""
 
@@ -134,7 +135,8 @@ def health_curves(study: Study) -> Figure:
         draw.task_axis(axes, study.task_count, study.environments, names=study.episode_names)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set(ylabel=unit, title=title)
-        draw.at_least(axes, *smallest)
+        middle = sum(axes.get_ylim()) / 2
+        draw.at_least(axes, *(smallest or (0.8 * middle, 1.2 * middle)))
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
     episodes = study.benchmark == EPISODES
