@@ -53,7 +53,7 @@ site: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tensorboard,wandb,heic,onnx,slurm,transformers]" --group dev --group docs
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tensorboard,wandb,heic,onnx,slurm,transformers,video]" --group dev --group docs
 	touch $(STAMP)
 
 clean:

@@ -9,6 +9,7 @@ import pytest
 
 from osiris.framework.methods import TRAINED, ZOO, find_method
 from osiris.framework.tracing import trace
+from osiris.reporting.framework_tables import ABOUT
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "methods"
@@ -76,3 +77,9 @@ def test_a_picture_shows_every_network_and_loss() -> None:
     assert used == {"current": ["g f(X)"], "cross": ["h f(X)", "h f(Y)"], "past": ["h f(X)", "h f*(X)"]}
     ewc = method_pictures.lay_out(trace(find_method("ewc")))
     assert [lane.label for lane in ewc.lanes] == ["g f(X)", "parameters θ", "F, θ*"]
+
+
+def test_the_list_and_the_page_of_methods_say_the_same_in_one_line() -> None:
+    page = (DOCS / "README.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\| \[([^\]]+)\]\([^)]+\) \| (.+) \|$", page, flags=re.MULTILINE))
+    assert {name: lines[name] for name in ABOUT} == ABOUT and set(ABOUT) >= set(ZOO)

@@ -267,3 +267,20 @@ def test_expected_recall_is_that_of_the_whole_gallery(random: np.random.Generato
     assert gallery == 3000 and abs(recall - true) < 0.05 < recall_of_sample(missed, queries)[0] - true
     assert expected_recall(weight, missed, queries, blocks[:1])[1] == 7
     assert expected_recall(weight, torch.zeros_like(missed), queries, blocks)[0] == 1
+
+
+def test_a_part_whose_files_are_all_gone_is_in_no_answer(tmp_path: Path, random: np.random.Generator) -> None:
+    """Through a readout, nothing is known about the lengths of its vectors."""
+    view = View(np.zeros(SIZE, np.float32), random.normal(size=(SIZE, 3)).astype(np.float32), "a")
+    index, kept = Index(tmp_path / "index"), random.normal(size=(30, SIZE)).astype(np.float16)
+    with index:
+        for part in (range(20), range(20, 25), range(25, 30)):
+            index.append(NEW, [f"/{n}" for n in part], np.zeros((len(part), 2), np.int64), kept[[*part]])
+        index.parts[1].gone[:] = True
+        index.commit()
+    gallery = Gallery(Index(index.folder), NEW, view=view)
+    rows = gallery.shown
+    assert 0 < len(rows) < 30
+    mapped = kept[[int(gallery.path(row)[1:]) for row in rows.tolist()]].astype(np.float32) @ view.projection
+    np.testing.assert_allclose(gallery.vectors(rows), unit(mapped), atol=1e-5)
+    assert gallery.vectors(rows[:0]).shape == (0, 3)

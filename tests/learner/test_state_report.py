@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from markupsafe import escape
 from msgspec.structs import replace
 
 from osiris.errors import Stopped
+from osiris.evaluation.embedder import Embedder
 from osiris.evaluation.encoder_files import load_checkpoint
+from osiris.evaluation.health import effective_rank
 from osiris.export import export
 from osiris.export.export import model_card
 from osiris.learner import Learner
@@ -152,3 +155,23 @@ def test_a_run_and_a_table_show_their_numbers_in_a_notebook(tmp_path: Path) -> N
     for shown in (run._repr_html_(), table._repr_html_()):
         assert f"{metrics['class-agnostic'].A:.1f}" in shown and "<table" in shown
     assert "data:image/png" in run._repr_html_()
+
+
+def test_health_is_measured_on_the_same_images_after_every_episode(state: Path, study: Study) -> None:
+    run = study.runs[0]
+    labelled = sorted((state.parent / "labelled").rglob("*.png"))
+    made = training.health_curves(study)
+    assert "same labelled images" in made.caption and "features of the labelled images" in made.basis
+    (line,) = [line for line in made.canvas.axes[0].lines if len(line.get_xdata()) == 2]
+    for task, shown in enumerate(np.asarray(line.get_ydata()).tolist()):
+        embedder = Embedder(run.weights[task], torch.device("cpu"))
+        assert shown == pytest.approx(effective_rank(embedder(labelled).features), rel=1e-4)
+
+
+def test_the_report_links_to_a_map_beside_it(state: Path, tmp_path: Path) -> None:
+    page = make_report([state], tmp_path / "report").read_text()
+    assert 'href="map.html"' not in page and "osiris map STATE FOLDER" in page
+    (tmp_path / "report" / "map.html").write_text("a map")
+    page = make_report([state], tmp_path / "report").read_text()
+    assert 'href="map.html"' in page and "osiris map STATE FOLDER" not in page
+    assert (tmp_path / "report" / "map.html").read_text() == "a map"

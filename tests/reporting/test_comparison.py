@@ -316,7 +316,7 @@ def test_latex_compiles(runs, tmp_path):
         comparison_table(load_runs([runs]), with_paper=True),
         published_table("split-cifar100-20", "task-aware"),
     ]
-    tables += json_tables()
+    tables += [*json_tables(), Table.of("写真 φ −3 → “x”", ["été", "p"], [("2026-11 & 写真_1", "< 0.001")], "50% ± 1…")]
     body = "\n".join(table.latex() for table in tables)
     text = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + body + "\\end{document}\n"
     (tmp_path / "paper.tex").write_text(text)

@@ -60,3 +60,9 @@ def test_similarity_between_classes_leaves_the_diagonal_out():
     assert np.isnan(representation.between_classes(SIMILARITY, [0]))
     means = representation.by_environment(SIMILARITY, TASKS, [("one", [0, 1]), ("two", [2])])
     assert means["one"] == pytest.approx((0.2 + 0.6 + 0.3) / 3) and np.isnan(means["two"])
+
+
+def test_similarity_between_tasks_leaves_out_classes_with_themselves() -> None:
+    similarity = np.array([[1.0, 0.2, 0.4], [0.2, 1.0, 0.6], [0.4, 0.6, np.nan]])
+    blocks = representation.between_tasks(similarity, [[0, 1], [2]])
+    assert blocks[0, 0] == 0.2 and blocks[0, 1] == blocks[1, 0] == 0.5 and np.isnan(blocks[1, 1])

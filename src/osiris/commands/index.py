@@ -149,7 +149,7 @@ def search_command(
     if json:
         print_json(query=query, searched=found.searched, hits=found.hits)
     else:
-        rows = [(str(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
+        rows = [(relative(hit.path), f"{hit.similarity:.3f}") for hit in found.hits]
         print_table(f"nearest to {query}, of {found.searched:,} images", ("image", "similarity"), rows)
     rows = {"query": [(query, "")]} | _in_rows([(hit.path, f"{hit.similarity:.3f}") for hit in found.hits])
     _draw(sheet, rows, [*folders, query])
@@ -266,7 +266,7 @@ def novel_command(
     if json:
         print_json(images=images[:count])
     else:
-        rows = [(str(one.path), f"{one.similarity:.3f}", str(one.nearest)) for one in images[:count]]
+        rows = [(relative(one.path), f"{one.similarity:.3f}", relative(one.nearest)) for one in images[:count]]
         print_table(f"least like the index, of {len(images):,}", ("image", "similarity", "to"), rows)
     _draw(sheet, _in_rows([(one.path, f"{one.similarity:.3f}") for one in images[:count]]), [folder])
 

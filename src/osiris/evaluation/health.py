@@ -41,7 +41,8 @@ def effective_rank(features: Tensor) -> float:
     """exp of the entropy of the singular values as a distribution (Roy & Vetterli, 2007), between 1 and d. Features are
     not centred, so that one common direction counts as rank 1 and not as noise."""
     unit = functional.normalize(features.double(), dim=1)
-    singular = torch.linalg.eigvalsh(unit.T @ unit).clamp_min(0).sqrt()
+    products = unit.T @ unit if len(unit) >= unit.shape[1] else unit @ unit.T  # of the same singular values
+    singular = torch.linalg.eigvalsh(products).clamp_min(0).sqrt()
     total = singular.sum()
     if total == 0:
         return 0.0

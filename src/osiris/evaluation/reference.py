@@ -16,6 +16,7 @@ from osiris.data.folder import Listing
 from osiris.data.images import UndecodableImage, decode_all
 from osiris.errors import UserError
 from osiris.evaluation.evaluate import compare_hits
+from osiris.evaluation.health import health
 from osiris.evaluation.knn import neighbours_of, rank_classes, vote
 from osiris.evaluation.scores import Comparison, ReferenceScores
 
@@ -84,7 +85,8 @@ def score_reference(
     """`embed`: uint8 images [N, 3, H, W] to features. `earlier`: scores whose baseline holds if the images are the
     same."""
     digest = reference.digest
-    hits = leave_one_out(embed(reference.images), reference.labels, reference.k)
+    features = embed(reference.images)
+    hits = leave_one_out(features, reference.labels, reference.k)
     if earlier is not None and earlier.digest == digest:
         pixels = earlier.pixels
     else:
@@ -100,6 +102,7 @@ def score_reference(
         hits="".join("1" if hit else "0" for hit in hits.tolist()),
         per_class=[_percent(hits[reference.labels == label]) for label in range(len(reference.classes))],
         pixels=pixels,
+        health=health(features),
     )
 
 

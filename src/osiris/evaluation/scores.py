@@ -163,6 +163,8 @@ class ReferenceScores(Record, frozen=True, kw_only=True):
     """Accuracy of the same KNN on raw pixels, which learn nothing."""
     hits: str = ""
     """One digit per image, in the order of the classes: 1 if its prediction was right."""
+    health: Health | None = None
+    """Of the features of these images, which are the same after every episode."""
 
     @property
     def interval(self) -> tuple[float, float]:

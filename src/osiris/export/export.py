@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import io
 import json
+import logging
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -211,8 +212,11 @@ def _write_onnx(network: nn.Module, config: dict[str, Any], out: Path) -> list[s
         raise UserError(f"--format onnx needs the package {missing[0]}: {install_extra('onnx')}.")
     import onnx
 
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about operators that this network does not use
+        logger.setLevel(logging.ERROR)  # about torchvision, which is not needed
         program = torch.onnx.export(
             network,
             (_example(config),),
@@ -222,6 +226,7 @@ def _write_onnx(network: nn.Module, config: dict[str, Any], out: Path) -> list[s
             dynamo=True,
             verbose=False,
         )
+    logger.setLevel(level)
     assert program is not None
     model = program.model_proto
     for name, value in config.items():

@@ -30,6 +30,11 @@ PROBE_SECONDS = 0.3
 """Seconds for which the speed of an encoder is measured."""
 
 
+START_SECONDS, WHOLE_RUN = 3.0, 2.0
+REPORT_SECONDS, REPORT_RUN = 10.0, 0.5
+"""Of the report of a grid, and more for each run."""
+
+
 @dataclass(frozen=True)
 class RunCost:
     """The estimated cost of one run."""
@@ -37,6 +42,12 @@ class RunCost:
     flops: float
     """FLOPs of the encoder, forward and backward, in training and evaluation."""
     seconds: float
+    """Of the encoder alone: a run does not take less."""
+
+    @property
+    def most(self) -> float:
+        """With start, views, losses, updates and the KNN: what runs on a CPU were measured to need, rounded up."""
+        return START_SECONDS + WHOLE_RUN * self.seconds
 
 
 @dataclass(frozen=True)
@@ -184,12 +195,18 @@ def print_plan(directory: GridDirectory, jobs: int) -> None:
         cost = of_any_seed[alike] = of_any_seed[alike] if alike in of_any_seed else costs.of(alike)
         known += [] if cost is None else [cost]
         text = "cost unknown: the size of this benchmark is known only after reading the data"
-        text = text if cost is None else f"{cost.flops:.2e} FLOPs, {duration(cost.seconds)}"
+        text = text if cost is None else f"{cost.flops:.2e} FLOPs, {_range(cost.seconds, cost.most)}"
         command = ["osiris", "train", *run.arguments, "--out", str(directory.folder(run))]
         print(f"{shlex.join(command)}    # {text}", flush=True)
     costs.save()
-    flops, seconds = sum(cost.flops for cost in known), sum(cost.seconds for cost in known)
+    flops, least = sum(cost.flops for cost in known), sum(cost.seconds for cost in known)
+    most, report = sum(cost.most for cost in known), REPORT_SECONDS + REPORT_RUN * len(known)
     print(
-        f"# {len(directory.runs)} runs: {flops:.2e} FLOPs in encoders, {duration(seconds)} one after the other on this "
-        f"machine, {duration(seconds / jobs)} with {jobs} at a time"
+        f"# {len(directory.runs)} runs: {flops:.2e} FLOPs in encoders, {_range(least, most + report)} one after the "
+        f"other on this machine, {_range(least / jobs, most / jobs + report)} with {jobs} at a time. The lower number"
+        " is the encoders alone, the upper one whole runs with their evaluations and the report"
     )
+
+
+def _range(least: float, most: float) -> str:
+    return f"{duration(least)} to {duration(most)}"

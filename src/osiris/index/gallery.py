@@ -100,7 +100,9 @@ class Gallery:
         for one in self.segments:
             inside = rows[(rows >= one.start) & (rows < one.start + len(one.part.rows))] - one.start
             chosen = one.rows(inside)
-            parts.append(chosen if one.weight is None else chosen @ one.weight / one.length[inside, None])  # pyright: ignore
+            if one.weight is not None:
+                chosen = chosen @ one.weight
+            parts.append(chosen if one.length is None else chosen / one.length[inside, None])
         return np.concatenate(parts)
 
     def similarities(self, queries: np.ndarray, first: int = 0) -> Iterator[tuple[int, np.ndarray]]:

@@ -119,9 +119,9 @@ def bare(axes: Axes) -> None:
 
 
 def save(figure: Figure, folder: Path) -> str:
-    """Write NAME.svg and NAME.png, and return the SVG."""
+    """Write NAME.svg, NAME.png and NAME.pdf, and return the SVG."""
     description = f"{figure.caption} ({figure.basis})" if figure.basis else figure.caption
-    text, pixels = io.StringIO(), io.BytesIO()
+    text, pixels, pages = io.StringIO(), io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": figure.name}, SETTINGS):
         layout = figure.canvas.get_layout_engine()
         if layout is not None:
@@ -130,8 +130,17 @@ def save(figure: Figure, folder: Path) -> str:
         about = {"Title": figure.title, "Description": description}
         figure.canvas.savefig(text, format="svg", metadata={**about, "Date": None, "Creator": None})
         figure.canvas.savefig(pixels, format="png", metadata={**about, "Software": None})
+        titled = {
+            "Title": figure.title,
+            "Subject": description,
+            "CreationDate": None,
+            "Creator": None,
+            "Producer": None,
+        }
+        figure.canvas.savefig(pages, format="pdf", metadata=titled)
     write_text(folder / f"{figure.name}.svg", text.getvalue())
     write_atomically(folder / f"{figure.name}.png", lambda path: path.write_bytes(pixels.getvalue()))
+    write_atomically(folder / f"{figure.name}.pdf", lambda path: path.write_bytes(pages.getvalue()))
     return text.getvalue()
 
 

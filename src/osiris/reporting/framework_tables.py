@@ -25,6 +25,55 @@ def _mark(value: bool) -> str:
     return "✓" if value else "-"
 
 
+ABOUT = {
+    "ft": "the current task alone",
+    "er": "the same loss on the memory",
+    "er+": "memory images as further negatives",
+    "er++": "one loss on the union",
+    "der": "memory images stay where they were embedded",
+    "lump": "mixtures of current and memory images",
+    "osiris-r": "cross and replay losses in a space of their own",
+    "ewc": "important parameters stay where they were",
+    "cassle": "the model predicts its checkpoint's embeddings",
+    "pocon": "a free expert, and f follows its snapshots",
+    "osiris-d": "cross and distillation losses in a space of their own",
+    "pfr": "the encoder predicts its checkpoint's output",
+    "pnr": "the checkpoint's embeddings are further negatives",
+    "cromo": "mixtures resemble the current and the checkpoint's embeddings",
+    "minred": "learns from a memory without redundant images",
+    "cla-e": "the memory is aligned with a moving average of the model",
+    "cla-r": "the memory is aligned with stored embeddings",
+    "cla-b": "the current batch is aligned with a moving average",
+    "storyboard": "frames of one scene of a film are positives",
+    "readout": "a linear map of a frozen network's layers",
+    "smt": "a feature layer from scratch, by sums over codes of patches",
+    "offline": "all tasks at once: the soft upper bound",
+    "d1-only": "the first task for the whole time",
+}
+"""A method in one line; docs/methods/README.md says the same."""
+
+
+def about_table(rows: Sequence[Facts]) -> Table:
+    """What each method is, what it costs and keeps, and where it is explained."""
+    from osiris.framework.cost import TWO_VIEWS, later_cost  # imports torch
+    from osiris.framework.methods import find_method
+
+    body = []
+    for row in rows:
+        method = find_method(row.name)
+        work = Number(None) if method.sums else Number(later_cost(method).work / TWO_VIEWS.work, decimals=2)
+        page = f"docs/methods/{row.name}.md" if row.name in ABOUT else ""
+        body.append((row.name, ABOUT.get(row.name, ""), work, row.stores, page))
+    return Table.of(
+        "Methods",
+        ("method", "in one line", "work", "keeps", "page"),
+        body,
+        "work: of the encoder for each image from the second task on, relative to ft; sums pass once and forwards only",
+        "keeps: f*, g* are copies of networks from before the task; see also osiris list methods --cost",
+        rules=_rules(rows),
+    )
+
+
 def methods_table(rows: Sequence[Facts]) -> Table:
     """Table 1: the paper's tick, then the measured one, then which networks each loss reaches."""
     notes, body = [], []

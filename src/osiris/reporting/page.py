@@ -77,6 +77,10 @@ def observations(writer: ReportWriter, study: Study, source: StudyImages) -> Ite
     yield episodes.memory_images(study)
     if not any(run.observations.reference for run in study.runs):
         writer.lacks(f"{study.benchmark}, accuracy: labelled images, given by osiris observe --reference FOLDER.")
+    if not (writer.out.parent / "map.html").is_file():
+        writer.lacks(
+            f"{study.benchmark}, a map of all images: osiris map STATE FOLDER, with --out map.html beside this page."
+        )
 
 
 def course(writer: ReportWriter, study: Study, source: StudyImages) -> Iterator[Item]:
@@ -231,6 +235,7 @@ def make_report(run_paths: list[Path], out: Path, title: str | None = None) -> P
             scales=[scale_of(study) for study in known],
             damaged=damaged,
             sections=sections,
+            has_map=(out / "map.html").is_file(),
             version=osiris.__version__,
         )
         write_text(out / PAGE, html)

@@ -23,7 +23,33 @@ TableFormat = Literal["text", "markdown", "latex", "csv"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex", "csv")
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 SYMBOLS = {"±": r"\pm", "→": r"\to", "✓": r"\surd", "×": r"\times", "−": "-", "≤": r"\leq", "≥": r"\geq"}
-SYMBOLS |= {"↑": r"\uparrow", "↓": r"\downarrow", "λ": r"\lambda", "τ": r"\tau", "·": r"\cdot"}
+SYMBOLS |= {"↑": r"\uparrow", "↓": r"\downarrow", "·": r"\cdot", "…": r"\dots"}
+SYMBOLS |= dict(
+    zip(
+        "αβγδλμπρστφχψω",
+        map(
+            "\\{}".format,
+            (
+                *(
+                    "alpha",
+                    "beta",
+                    "gamma",
+                    "delta",
+                    "lambda",
+                    "mu",
+                    "pi",
+                    "rho",
+                    "sigma",
+                    "tau",
+                    "varphi",
+                    "chi",
+                    "psi",
+                    "omega",
+                ),
+            ),
+        ),
+    )
+)
 ESCAPES_MATH = str.maketrans({symbol: f"${command}$" for symbol, command in SYMBOLS.items()})
 """Symbols that pdflatex does not know."""
 ESCAPES = str.maketrans(SPECIAL | {letter: f"\\{letter}" for letter in "&%$#_{}"})
@@ -233,7 +259,9 @@ def _in_math(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return _in_math(text.translate(ESCAPES)).translate(ESCAPES_MATH)
+    """Letters that pdflatex has no font for become question marks."""
+    known = _in_math(text.translate(ESCAPES)).translate(ESCAPES_MATH)
+    return "".join(letter if letter < "\u0180" or letter in "–—‘’“”" else "?" for letter in known)
 
 
 def _plain(text: str) -> str:

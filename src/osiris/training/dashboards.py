@@ -64,8 +64,9 @@ class EpisodeView:
     def log(self, record: dict[str, Any]) -> None:
         if record["event"] == "step":
             seconds = record["seconds_left"]
-            left = "estimating the time left" if seconds is None else f"{duration(seconds)} left"
             share = record["task_progress"]
+            left = "estimating the time left" if seconds is None else f"{duration(seconds)} left"
+            left = "measuring what came of it" if share >= 1 else left
             text = left if self.display.live is not None else f"{share:.0%}, {left}"
             self.display.show(f"learning from {self.names[record['task'] - 1]}", share, text)
 

@@ -13,12 +13,14 @@ from matplotlib.colors import Normalize
 from osiris.reporting import axes as draw
 from osiris.reporting.figure import Figure, add_legend, bare, figure, panels
 from osiris.reporting.studies import Study
-from osiris.reporting.style import INK, MUTED, ROLE_STYLES
+from osiris.reporting.style import INK, MUTED, ON_DARK, ON_LIGHT, ROLE_STYLES
 from osiris.runs.run import Run
 
 PAPER_METHODS = ("offline", "ft", "osiris-d")
 """The methods of Fig. 4 and Fig. 7; others follow if there is space."""
 SAME, DIFFERENT = ROLE_STYLES["past"], ROLE_STYLES["cross"]
+MANY_CLASSES, MANY_TASKS = 40, 10
+"""With more of them, a figure shows tasks instead of classes, and the centres of tasks instead of coloured dots."""
 SEPARATOR: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.4, "linestyle": (0, (4, 2))}
 
 
@@ -29,8 +31,8 @@ def chosen_labels(study: Study, most: int) -> list[str]:
 
 @figure("similarity", "Similarity between classes")  # Fig. 4
 def similarity_matrices(study: Study) -> Figure | None:
-    """Mean cosine similarity between the test images of two classes. A dark block off the diagonal is a group of
-    classes that the encoder does not tell apart.{above}"""
+    """Mean cosine similarity between the test images of two {unit}. A dark block off the diagonal is a group of {unit}
+    that the encoder does not tell apart.{above}"""
     matrices: dict[str, np.ndarray] = {}
     tasks: list[list[int]] = []
     for label in chosen_labels(study, 6):
@@ -40,18 +42,25 @@ def similarity_matrices(study: Study) -> Figure | None:
             matrices[label] = np.mean([entry["class_similarity"] for entry in arrays], axis=0)
     if not matrices:
         return None
+    by_task = len(next(iter(matrices.values()))) > MANY_CLASSES and len(tasks) > 1
+    classes = {label: matrix for label, matrix in matrices.items()}
+    if by_task:
+        matrices = {label: between_tasks(matrix, tasks) for label, matrix in matrices.items()}
     pairs = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in matrices.values()])
     low, high = (float(value) for value in np.nanpercentile(pairs, [1, 99])) if np.isfinite(pairs).any() else (0, 1)
     canvas, every = panels(len(matrices), 3, 3.7, 3.4)
     order, ends = class_order(tasks), [0, *accumulate(map(len, tasks))]
+    if by_task:
+        order, ends = [*range(len(tasks))], [*range(len(tasks) + 1)]
     numbers = range(1, len(tasks) + 1, 1 + len(tasks) // 12)
     starts = draw.environment_starts(study.environments)
     for axes, (label, matrix) in zip(every, matrices.items()):
         mesh = draw.heat_map(axes, matrix[np.ix_(order, order)], low, high, cells=False)
         draw.number_ticks(axes, [(ends[number - 1] + ends[number]) / 2 for number in numbers], numbers)
-        means = by_environment(matrix, tasks, study.environments)
+        means = by_environment(classes[label], tasks, study.environments)
         detail = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
-        axes.set(title=label, xlabel="class, in the order of the tasks", ylabel="class (ticks: tasks)")
+        named = ("task", "task") if by_task else ("class, in the order of the tasks", "class (ticks: tasks)")
+        axes.set(title=label, xlabel=named[0], ylabel=named[1])
         axes.text(0, 1.01, detail, transform=axes.transAxes, fontsize=7, color=MUTED, va="bottom")
         axes.set_title(label, pad=16 if detail else None)
         for start in starts:
@@ -59,8 +68,16 @@ def similarity_matrices(study: Study) -> Figure | None:
                 axes.axhline(ends[start], **SEPARATOR)
                 axes.axvline(ends[start], **SEPARATOR)
     canvas.colorbar(mesh, ax=every, label="mean cosine similarity", aspect=30, fraction=0.02, pad=0.01)
+    unit = "tasks (the mean over pairs of different classes)" if by_task else "classes"
     above = " Above each panel: the mean between different classes of each environment; dashes separate them."
-    return Figure(canvas, matrices, "final model, test images", above=above if study.environments else "")
+    return Figure(canvas, matrices, "final model, test images", above=above if study.environments else "", unit=unit)
+
+
+def between_tasks(similarity: np.ndarray, tasks: Sequence[Sequence[int]]) -> np.ndarray:
+    """[tasks, tasks]: the mean similarity between different classes of two tasks."""
+    pairs = np.where(np.eye(len(similarity), dtype=bool), np.nan, similarity)
+    blocks = [[pairs[np.ix_(list(one), list(other))] for other in tasks] for one in tasks]
+    return np.array([[np.nanmean(block) if np.isfinite(block).any() else np.nan for block in row] for row in blocks])
 
 
 def tasks_of(label: np.ndarray, task: np.ndarray) -> list[list[int]]:
@@ -164,8 +181,8 @@ def kernel_density(centres: np.ndarray, counts: np.ndarray, grid: np.ndarray) ->
 
 @figure("maps", "Maps of the features")
 def feature_maps(study: Study) -> Figure | None:
-    """Each dot is an image on the two main axes of the features, coloured by its task. Tasks that lie apart are easy to
-    tell from each other; two axes show only a part of the whole."""
+    """Each dot is an image on the two main axes of the features{coloured}. Tasks that lie apart are easy to tell from
+    each other; two axes show only a part of the whole."""
     count = study.task_count
     times = sorted({0, max(0, count // 2 - 1), count - 1})
     cells: list[tuple[Run, int, dict[str, np.ndarray]]] = []
@@ -181,7 +198,25 @@ def feature_maps(study: Study) -> Figure | None:
     for axes, (run, moment, arrays) in zip(every, cells):
         points, task = arrays["projection.points"], arrays["task"][arrays["projection.indices"]]
         colours = draw.TASK_COLOURS(task / max(1, count - 1))
-        axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
+        if count > MANY_TASKS:
+            axes.scatter(points[:, 0], points[:, 1], c=MUTED, s=4, linewidths=0, alpha=0.3, rasterized=True)
+            for number in np.unique(task):
+                (x, y), colour = points[task == number].mean(axis=0), draw.TASK_COLOURS(number / (count - 1))
+                axes.scatter(x, y, color=colour, s=130, linewidths=0.6, edgecolors=INK, zorder=3)
+                dark = draw.luminance(colour) < 0.5
+                axes.text(
+                    x,
+                    y,
+                    str(number + 1),
+                    fontsize=6.5,
+                    ha="center",
+                    va="center",
+                    zorder=4,
+                    in_layout=False,
+                    color=ON_DARK if dark else ON_LIGHT,
+                )
+        else:
+            axes.scatter(points[:, 0], points[:, 1], c=colours, s=7, linewidths=0, alpha=0.75, rasterized=True)
         bare(axes)
         when = f"after task {moment + 1}" if run.continual else "at the end"
         axes.set_title(f"{run.label}, {when}")
@@ -192,4 +227,5 @@ def feature_maps(study: Study) -> Figure | None:
     bar = canvas.colorbar(scale, ax=every, label="task", aspect=40, fraction=0.02, pad=0.01, ticks=ticks)
     bar.ax.tick_params(length=0)
     runs = {run.number: run for run, _, _ in cells}.values()
-    return Figure(canvas, runs, "principal axes of the training features at that moment")
+    coloured = ", grey; numbers stand at the centres of tasks" if count > MANY_TASKS else ", coloured by its task"
+    return Figure(canvas, runs, "principal axes of the training features at that moment", coloured=coloured)

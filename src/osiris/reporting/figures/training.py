@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from osiris.data.catalogue import EPISODES
+from osiris.evaluation.scores import Health
 from osiris.framework.terms import Contrast
 from osiris.reporting import axes as draw
 from osiris.reporting.curves import Curve, Points, as_points, at_ends, common_points, lines_over_seeds, thin
@@ -18,11 +19,12 @@ from osiris.reporting.style import CHANCE, ROLE_STYLES, legend_of, role_style
 from osiris.runs.run import Run
 
 HEALTH = {
-    "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), (0.0, 5.0)),
+    "effective_rank": ("Effective rank", "directions in use", (0.0, np.inf), None),
     "spread": ("Spread", "relative to an even spread", (0.0, np.inf), (0.0, 1.0)),
     "uniformity": ("Uniformity", "lower: more even", (-np.inf, 0.0), (-1.0, 0.0)),
 }
-"""Field -> title, unit, range of the quantity, and the smallest range of the axis."""
+"""Field -> title, unit, range of the quantity, and the smallest range of the axis (None: a fifth below and above its
+middle)."""
 AT_CHANCE = 0.97
 """A loss above this fraction of chance counts as chance."""
 
@@ -100,25 +102,47 @@ def at_chance(run: Run) -> bool:
     return chance is not None and bool(known) and sum(known) / len(known) > AT_CHANCE * chance
 
 
+def on_one_set(run: Run) -> list[tuple[int, Health]]:
+    """(task, health on labelled images) if all episodes were measured on the same ones."""
+    scores = [(one.task, one.reference) for one in run.observations.episodes if one.reference is not None]
+    found = [(task, one.health) for task, one in scores if one.health is not None]
+    same = len({one.digest for _, one in scores}) == 1 and len(found) == len(run.metrics.evaluations)
+    return found if same else []
+
+
+def known_points(found: list[tuple[int, Health]], field: str) -> Points:
+    return as_points((task + 1, value) for task, one in found if (value := getattr(one, field)) is not None)
+
+
 @figure("health", "Health of the representation")
 def health_curves(study: Study) -> Figure:
     """A representation that collapses shows here first: its effective rank falls towards 1, its spread to 0, and its
     uniformity rises to 0.{images}"""
     methods = study.plain
     canvas, every = panels(len(HEALTH), 3, 3.7, 2.6)
+    fixed = all(on_one_set(run) for runs in methods.values() for run in runs)
     for axes, (field, (title, unit, within, smallest)) in zip(every, HEALTH.items()):
         series = {
-            label: [at_ends(run, lambda one, field=field: getattr(one.health, field)) for run in runs]
+            label: [
+                known_points(on_one_set(run), field)
+                if fixed
+                else at_ends(run, lambda one, field=field: getattr(one.health, field))
+                for run in runs
+            ]
             for label, runs in methods.items()
         }
         draw.curves(axes, lines_over_seeds(series), within=within)
         draw.task_axis(axes, study.task_count, study.environments, names=study.episode_names)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set(ylabel=unit, title=title)
-        draw.at_least(axes, *smallest)
+        middle = sum(axes.get_ylim()) / 2
+        draw.at_least(axes, *(smallest or (0.8 * middle, 1.2 * middle)))
         axes.set_ylim(max(axes.get_ylim()[0], within[0]), min(axes.get_ylim()[1], within[1]))
     add_legend(canvas, legend_of(methods))
     episodes = study.benchmark == EPISODES
-    text = " Each point is measured on the images of its own episode, so points also differ as those do."
-    basis = "images of the episode" if episodes else "KNN bank"
+    text = " All points are measured on the same labelled images."
+    if not fixed:
+        text = " Each point is measured on the images of its own episode, so points also differ as those do; with "
+        text += "osiris observe --reference, all are measured on the labelled images."
+    basis = "labelled images" if fixed else "images of the episode" if episodes else "KNN bank"
     return Figure(canvas, methods, f"normalised features of the {basis}", images=text if episodes else "")
