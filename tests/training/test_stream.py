@@ -308,10 +308,10 @@ def test_a_whole_run_stops_and_continues(stop: int, tmp_path: Path) -> None:
     assert whole.stream == "blurred:0.5" and whole.curve is not None and len(whole.curve) == 3
     numbers = whole["class-agnostic"]
     rows = [point.protocols["class-agnostic"].accuracy for point in whole.curve] + numbers.accuracy_matrix
-    course = [sum(filter(None, row)) / len(row) for row in rows]
+    course = [sum(value or 0.0 for value in row) / len(row) for row in rows]
     assert pytest.approx(course[-1]) == numbers.A and numbers.average == pytest.approx(sum(course) / 4)
     best = [max(row[task] or 0 for row in rows) for task in range(3)]
-    assert pytest.approx(sum(b - end for b, end in zip(best, map(float, filter(None, rows[-1])))) / 3) == numbers.F
+    assert pytest.approx(sum(b - end for b, end in zip(best, [value or 0.0 for value in rows[-1]])) / 3) == numbers.F
     assert whole.budget is not None and whole.budget.images == 84
     assert [point.budget.images for point in whole.curve if point.budget] == [24, 42, 66]
 
