@@ -66,9 +66,9 @@ def resolve(config: MethodConfig) -> Method:
         ("past_model", "past_model", method.uses_past),
     ):
         value = getattr(config, flag)
+        if value is not None and not used:
+            raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: no term uses it.")
         if value is not None and value != getattr(default, field):
-            if not used:
-                raise UserError(f"--{flag.replace('_', '-')} changes nothing in {method.name!r}: no term uses it.")
             method = replace(method, **{field: value})
             shown = "replay" if flag == "replay" else field
             changes.append(f"{shown.replace('_', '-')}={value:g}" if isinstance(value, float) else f"{shown}={value}")
