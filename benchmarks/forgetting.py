@@ -49,9 +49,9 @@ def main(picture: Path, *folders: Path) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     for name in names:
-        points = [mean(known[protocol, "A"].get(name, [])) for protocol in PROTOCOLS]
-        places = [place for place, point in enumerate(points) if point is not None]
-        axes.plot(places, [points[place] for place in places], label=name, marker="o", **style_of(name).line)
+        means = {place: mean(known[protocol, "A"].get(name, [])) for place, protocol in enumerate(PROTOCOLS)}
+        points = {place: value for place, value in means.items() if value is not None}
+        axes.plot([*points], [*points.values()], label=name, marker="o", **style_of(name).line)
     axes.set_xticks(range(len(PROTOCOLS)), list(PROTOCOLS.values()))
     axes.set_ylabel("A, percent")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

@@ -13,6 +13,7 @@ import pytest
 from osiris import cli
 from osiris.framework.methods import OWN
 from osiris.reporting.comparison import comparison_table
+from osiris.reporting.tables import Number
 from osiris.runs.run import load_runs
 from tiny_runs import arguments, asked_to_stop
 
@@ -79,7 +80,10 @@ def test_all_parts_train_resume_sweep_compare_and_report(here: Path, arrays: str
     forget()
     rows = {str(row[0]): row for row in comparison_table(load_runs(["whole"])).rows}
     (name,) = (name for name in rows if name.startswith("er"))
-    assert rows[name][-1].mean == pytest.approx(whole["evaluations"][-1]["own"]["separation"]["value"])
+    shown = rows[name][-1]
+    assert isinstance(shown, Number) and shown.mean == pytest.approx(
+        whole["evaluations"][-1]["own"]["separation"]["value"]
+    )
     assert cli.main(["report", "whole", "--out", "report"]) == 0
     page = Path("report", "report.html").read_text()
     assert "separation" in page and "a metric of the user" in page

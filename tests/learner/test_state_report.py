@@ -161,8 +161,9 @@ def test_health_is_measured_on_the_same_images_after_every_episode(state: Path, 
     run = study.runs[0]
     labelled = sorted((state.parent / "labelled").rglob("*.png"))
     made = training.health_curves(study)
+    assert made is not None and made.basis is not None
     assert "same labelled images" in made.caption and "features of the labelled images" in made.basis
-    (line,) = [line for line in made.canvas.axes[0].lines if len(line.get_xdata()) == 2]
+    (line,) = [line for line in made.canvas.axes[0].lines if np.size(line.get_xdata()) == 2]
     for task, shown in enumerate(np.asarray(line.get_ydata()).tolist()):
         embedder = Embedder(run.weights[task], torch.device("cpu"))
         assert shown == pytest.approx(effective_rank(embedder(labelled).features), rel=1e-4)
