@@ -1,5 +1,6 @@
 """Episodes that were a mistake: noticed, refused, or taken back to the bits before them."""
 
+import math
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from killed import Killed, killed_at
 from osiris import cli
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.scores import write_record
+from osiris.framework.terms import Contrast, StepContext
 from osiris.learner import Learner
 from osiris.learner import learner as module
 from osiris.training.log import Log
@@ -180,6 +182,34 @@ def test_the_way_back_stays_until_something_of_the_next_episode_is_saved(
         learner(state).observe(photos / MONTHS[0], name="next")
     assert learner(state).undo() == MONTHS[2]
     assert last_state(state) == last_state(two_months) and files(state) == files(two_months)
+
+
+def test_the_advice_after_a_loss_that_is_not_finite_works(
+    photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the first step of an episode: nothing of it is saved, the one before can still be taken back, and
+    --skip-bad-steps continues. Of a new state, another learning rate takes the place of the first."""
+
+    def observed(path: Path, *more: str) -> tuple[int, str]:
+        given = ["--method", "ft", "--preset", "smoke", "--image-size", "16", "--memory-size", "8", "--epochs", "1"]
+        code = cli.main(["observe", str(path), str(photos / MONTHS[2]), *given, "--batch-size", "8", "--quiet", *more])
+        return code, " ".join(capsys.readouterr().err.split())
+
+    def spoiled(self: Contrast, rep: object, context: StepContext) -> torch.Tensor:
+        value = loss(self, rep, context)
+        return value * (math.nan if context.step == 0 else 1)
+
+    loss, new, kept = Contrast.loss, state.parent / "new", last_state(state)
+    monkeypatch.setattr(Contrast, "loss", spoiled)
+    code, said = observed(state)
+    assert code == 1 and "Continue with --skip-bad-steps N" in said
+    assert "Nothing of this episode was saved, so the state is that before it." in said and last_state(state) == kept
+    other = Path(shutil.copytree(state, state.parent / "other"))
+    assert learner(other).undo() == MONTHS[1]
+    assert observed(state, "--skip-bad-steps", "5")[0] == 0 and learner(state).undo() == MONTHS[2]
+    code, said = observed(new)
+    assert code == 1 and "start a new run with a lower --learning-rate" in said and "To leave this episode" not in said
+    assert observed(new, "--learning-rate", "0.001", "--skip-bad-steps", "5")[0] == 0
 
 
 def test_a_damaged_way_back_is_named_with_what_is_whole(

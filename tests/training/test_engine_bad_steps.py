@@ -106,7 +106,7 @@ def test_the_run_stops_and_names_the_term(bad_at: BadAt, tmp_path: Path, monkeyp
         train(config("osiris-r"), tmp_path / "run")
     for part in ("task 2 at step 3", "term cross", "seed 0", "--skip-bad-steps"):
         assert part in str(told.value)
-    assert "current" not in str(told.value).split("Try")[0]
+    assert "current" not in str(told.value).split("Continue")[0]
     monkeypatch.undo()
     assert train(config("osiris-r"), tmp_path / "run") == whole
     assert last_state(tmp_path / "run") == last_state(tmp_path / "whole")

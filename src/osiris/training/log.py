@@ -223,7 +223,8 @@ class Meter:
         raise Diverged(
             f"the loss is not finite in task {episode.task + 1} at step {step}: {', '.join(culprits[:4])}. The update "
             f"was skipped. The batch can be built again from seed {self.seed}, task {episode.task + 1} and step "
-            f"{step}. Try a lower --learning-rate, or --skip-bad-steps N to skip up to N such steps."
+            f"{step}. Continue with --skip-bad-steps N to skip up to N such steps, or start a new run with a lower "
+            "--learning-rate."
         )
 
 
