@@ -1,9 +1,10 @@
+import csv
 import os
 from pathlib import Path
 
 import pytest
 
-from osiris.files import write_text
+from osiris.files import csv_text, write_text
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
@@ -24,3 +25,11 @@ def test_a_file_is_on_the_disk_before_it_takes_its_place(recorded: list[tuple[st
     write_text(tmp_path / "file", "text")
     temporary = recorded[0][1]
     assert recorded == [("fsync", temporary), ("replace", temporary)] and temporary.endswith(".tmp")
+
+
+def test_a_name_is_no_formula_of_a_spreadsheet() -> None:
+    names = ["=cmd|' /C calc'!A0", "@sum(1)", "+cmd", "-x", "\t=1"]
+    harmless = ["ft", "-", "+1.2", "-.5", "- 3", "a=b", -1.5, None]
+    first, second = csv_text([names, harmless]).splitlines()
+    assert [cell.startswith("'") for cell in next(csv.reader([first]))] == [True] * 5
+    assert next(csv.reader([second])) == ["ft", "-", "+1.2", "-.5", "- 3", "a=b", "-1.5", ""]

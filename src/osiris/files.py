@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,10 @@ from osiris.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.\s]|$)")
+"""What a spreadsheet evaluates; numbers with a sign are none."""
 
 
 class Missing(UserError):
@@ -98,10 +103,16 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Names come from run directories, also received ones: a spreadsheet must not take one for a formula."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    write_text(path, text.getvalue())
+    plain = (["'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(plain)
+    return text.getvalue()
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    write_text(path, csv_text(rows))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -20,6 +20,7 @@ from osiris.data.images import decode
 from osiris.errors import UserError
 from osiris.evaluation.encoder_files import LoadedEncoder, load_checkpoint
 from osiris.export import export
+from osiris.export.export import UNFINISHED
 from osiris.learner import Learner
 from osiris.models.config import EncoderConfig
 from osiris.models.encoder import build_encoder
@@ -223,3 +224,11 @@ def test_an_encoder_does_not_take_the_config_of_another_one(tmp_path: Path) -> N
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "model.safetensors").unlink()
     export(runs[1], out, "torchscript")
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next_one(learner: Learner, tmp_path: Path) -> None:
+    left = tmp_path / f"{UNFINISHED}abc"
+    left.mkdir()
+    (left / "model.onnx").write_bytes(b"half a mo")
+    export(learner.run, tmp_path, "onnx")
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir()) and (tmp_path / "model.onnx").exists()

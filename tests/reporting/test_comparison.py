@@ -141,6 +141,15 @@ def test_without_arrays_or_company_the_columns_disappear(tmp_path):
     assert [column.name for column in made.columns] == ["method", "seeds", "A", "F", "K", "C", "T"]
 
 
+def test_damaged_baselines_do_not_refuse_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path, "ft", 0, 40.0)
+    (run / "baselines.json").write_text("{")
+    table = comparison_table(load_runs([tmp_path]))
+    assert [str(row[0]) for row in table.rows] == ["ft"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "baselines.json" in said and "Its baselines are left out" in said
+
+
 def test_methods_with_different_seeds_are_compared_on_those_they_share(tmp_path):
     """Seed 1 is easy for every method: the mean of er is the highest, but on the shared seed it is below ft."""
     for method, seed, accuracy in (("ft", 0, 30.0), ("ft", 1, 50.0), ("er", 1, 45.0)):

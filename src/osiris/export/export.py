@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -52,6 +53,10 @@ class Exported:
     not there to run the export."""
 
 
+UNFINISHED = ".osiris-export-"
+"""The beginning of the name of a folder that an export which is killed leaves behind."""
+
+
 def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
     """Write the newest encoder of a run or state to the folder `out`, with config.json and a model card."""
     loaded = load_checkpoint(run.checkpoint())
@@ -72,7 +77,11 @@ def export(run: Run, out: Path, format: Format = "safetensors") -> Exported:
         network = standalone.build(config["encoder"]).eval()
         network.load_state_dict(loaded.module.state_dict())
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=out) as made:  # an earlier export stays until this one is complete
+    for killed in out.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(killed, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix=UNFINISHED, dir=out
+    ) as made:  # an earlier export stays until this one is complete
         place = Path(made)
         files = [*write(network, config, place), "config.json", "README.md"]
         write_json(place / "config.json", config)

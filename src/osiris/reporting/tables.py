@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from osiris.console import console, notice
 from osiris.errors import UserError, unknown
 from osiris.evaluation.config import Mark
 from osiris.evaluation.statistics import format_p
+from osiris.files import csv_text
 
 TableFormat = Literal["text", "markdown", "latex", "csv"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex", "csv")
@@ -208,9 +208,7 @@ class Table:
 
     def csv(self) -> str:
         """Values at full precision in columns `A`, `A deviation`, `A mark`; intervals in `low` and `high`."""
-        output = io.StringIO()
-        csv.writer(output, lineterminator="\n").writerows([[*self.columns_of_values()], *self.values()])
-        return output.getvalue()
+        return csv_text([[*self.columns_of_values()], *self.values()])
 
     def columns_of_values(self) -> list[str]:
         return [column.name + ending for number, column in enumerate(self.columns) for ending in self._endings(number)]

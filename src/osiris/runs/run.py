@@ -198,8 +198,12 @@ class Run:
 
     def baseline_accuracies(self, protocol: str) -> dict[str, float]:
         """A of features that were not learned, under one protocol: from `osiris evaluate RUN --baseline NAME`."""
-        path = self.files.baselines
-        measured = read_record(path, Baselines).baselines if path.exists() else {}
+        path, measured = self.files.baselines, {}
+        if path.exists():
+            try:
+                measured = read_record(path, Baselines).baselines
+            except UserError as error:
+                warn(f"{error} Its baselines are left out: measure them again with osiris evaluate --baseline.")
         accuracies = {harmless(name): mean(one.protocols.get(protocol, [])) for name, one in measured.items()}
         return {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
 
