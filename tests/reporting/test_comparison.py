@@ -145,7 +145,7 @@ def test_damaged_baselines_do_not_refuse_the_runs(tmp_path: Path, capsys: pytest
     run = write_run(tmp_path, "ft", 0, 40.0)
     (run / "baselines.json").write_text("{")
     table = comparison_table(load_runs([tmp_path]))
-    assert [str(row[0]) for row in table.rows] == ["ft"]
+    assert "ft" in [str(row[0]) for row in table.rows]
     said = " ".join(capsys.readouterr().err.split())
     assert "baselines.json" in said and "Its baselines are left out" in said
 
