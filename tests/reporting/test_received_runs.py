@@ -107,7 +107,7 @@ def test_a_hostile_string_in_any_place_is_harmless(
         assert path.is_relative_to(out) or path in out.parents or before.get(path) == path.stat().st_mtime_ns, path
         if path.is_relative_to(out):
             assert re.fullmatch(r"[A-Za-z0-9.+-]+", path.name) or path == out
-            assert path.suffix == ".png" or path.is_dir() or "\x1b" not in path.read_text(), path
+            assert path.suffix in (".png", ".pdf") or path.is_dir() or "\x1b" not in path.read_text(), path
             assert path.suffix != ".md" or "<" not in path.read_text(), path
     captured = capsys.readouterr()
     assert "\x1b" not in captured.out + captured.err and "o[/b]x/report.html" in captured.out
