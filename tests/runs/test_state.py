@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from osiris.errors import UserError
-from osiris.files import load_tensors, read_json, save_tensors, write_json
+from osiris.files import Missing, load_tensors, read_json, save_tensors, write_json
 from osiris.runs import state as checkpoint
 from osiris.runs.directory import RunDirectory
 from osiris.runs.progress import FORMAT, KnownEpisode, Position, Progress, read_progress, write_progress
 from osiris.runs.state import State, load_state, read_state, save_state
+from osiris.runs.views import current_metrics
 
 
 def engine(number: int) -> dict[str, Any]:
@@ -359,3 +360,8 @@ def test_tensors_come_back_with_their_description(tmp_path: Path) -> None:
         load_tensors(path)
     with pytest.raises(UserError, match="does not exist"):
         load_tensors(tmp_path / "absent")
+
+
+def test_a_run_without_metrics_and_progress_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="does not exist"):
+        current_metrics(RunDirectory(tmp_path), None)
