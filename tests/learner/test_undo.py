@@ -16,6 +16,7 @@ from killed import Killed, killed_at
 from osiris import cli
 from osiris.errors import Stopped, UserError
 from osiris.evaluation.scores import write_record
+from osiris.framework.representations import Representations
 from osiris.framework.terms import Contrast, StepContext
 from osiris.learner import Learner
 from osiris.learner import learner as module
@@ -195,7 +196,7 @@ def test_the_advice_after_a_loss_that_is_not_finite_works(
         code = cli.main(["observe", str(path), str(photos / MONTHS[2]), *given, "--batch-size", "8", "--quiet", *more])
         return code, " ".join(capsys.readouterr().err.split())
 
-    def spoiled(self: Contrast, rep: object, context: StepContext) -> torch.Tensor:
+    def spoiled(self: Contrast, rep: Representations, context: StepContext) -> torch.Tensor:
         value = loss(self, rep, context)
         return value * (math.nan if context.step == 0 else 1)
 
